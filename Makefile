@@ -1,0 +1,27 @@
+# make demo | make test: each does its own set-up in .venv on a bare clone.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: demo test check docs
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt torch
+	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt -e '.[test]'
+	touch $@
+
+demo: $(INSTALLED)
+	$(BIN)/python examples/two_domains.py demo
+
+check: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check
+	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered
+
+docs: $(INSTALLED)
+	$(BIN)/python docs/build.py build/docs

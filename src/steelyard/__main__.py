@@ -1,0 +1,19 @@
+"""`python -m steelyard` and the `steelyard` command."""
+
+import sys
+
+
+def main() -> int:
+    """Run the command line, or say what to install where its parts are missing."""
+    try:
+        from steelyard.cli import main as run
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("steelyard"):
+            raise
+        sys.stderr.write(f"steelyard: {error.name} is missing; pip install 'steelyard[all]'\n")
+        return 2
+    return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

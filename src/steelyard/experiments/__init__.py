@@ -1,0 +1,1 @@
+"""What is run and measured: benchmarks, and the paper's experiment."""
