@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import tyro
 
 from steelyard.cli.benchmark import Benchmark
-from steelyard.cli.command import Command, UserError
+from steelyard.cli.command import Command
+from steelyard.errors import UserError
 
 COMMANDS: dict[str, type[Command]] = {"benchmark": Benchmark}
 

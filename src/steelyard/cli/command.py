@@ -3,10 +3,6 @@
 from abc import ABC, abstractmethod
 
 
-class UserError(Exception):
-    """A user's mistake, said in one line that names the file and what is wrong with it."""
-
-
 class Command(ABC):
     """A subcommand: its fields are its arguments."""
 
