@@ -1,7 +1,7 @@
 """The command line: one dataclass per subcommand, each with a `run()`."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tyro
 
@@ -9,12 +9,12 @@ from steelyard.cli.benchmark import Benchmark
 from steelyard.cli.command import Command
 from steelyard.errors import UserError
 
-COMMANDS: dict[str, type[Command]] = {"benchmark": Benchmark}
+COMMANDS: dict[str, Callable[..., Command]] = {"benchmark": Benchmark}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code: 0, or 2 with one line on stderr for a user's mistake."""
-    command = tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="steelyard", args=arguments)
+    command: Command = tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="steelyard", args=arguments)
     try:
         return command.run()
     except UserError as error:
