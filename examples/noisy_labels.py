@@ -49,7 +49,8 @@ def train(noise: tuple[float, ...], method: str, seed: int) -> Run:
     torch.nn.init.zeros_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     names = [f"σ = {sigma:g}" for sigma in noise]
-    balancer = sy.Balancer(names, loss=mse_loss, weighting=weighting(method, noise), probe=sy.InnerLoop())
+    probe = sy.InnerLoop() if method in ("greedy", "conservative") else None
+    balancer = sy.Balancer(names, loss=mse_loss, weighting=weighting(method, noise), probe=probe)
     weights, errors = [], []
     for _ in range(STEPS):
         batch = {}
@@ -94,13 +95,13 @@ def draw(runs: dict[tuple[float, ...], dict[str, list[Run]]], path: Path) -> Non
     left.axhline(best_weights(TWO)[0], color="black", linestyle="--", label="best (known)")
     left.axhline(0.5, color="grey", linestyle=":", label="equal")
     left.set(title="Two domains: weight of the cleaner one", xlabel="step", ylabel="weight", ylim=(0, 1))
-    left.legend(fontsize=8)
+    left.legend(fontsize=8, loc="lower right", ncols=2)
     for d, (sigma, colour) in enumerate(zip(THREE, ("tab:blue", "tab:green", "tab:red"), strict=True)):
         curves = torch.stack([run.weights[:, d] for run in runs[THREE]["greedy"]])
         middle.plot(steps, curves.mean(0), color=colour, label=f"label noise σ = {sigma:g}")
         middle.axhline(best_weights(THREE)[d], color=colour, linestyle="--", linewidth=1)
     middle.set(title="Three domains: learned (greedy) and best (dashed)", xlabel="step", ylim=(0, 1))
-    middle.legend(fontsize=8)
+    middle.legend(fontsize=8, loc="upper right", bbox_to_anchor=(1, 0.74))
     methods = list(runs[TWO])
     means = [sum(run.error for run in runs[TWO][method]) / SEEDS for method in methods]
     colours = {"greedy": "tab:blue", "conservative": "tab:orange", "best": "black", "equal": "grey"}
