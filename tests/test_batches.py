@@ -3,7 +3,15 @@ from collections import OrderedDict, namedtuple
 import pytest
 import torch
 
-from steelyard.batches import can_join, count_samples, join_samples, split_by_domain, split_samples, take_samples
+from steelyard.batches import (
+    Samples,
+    can_join,
+    count_samples,
+    join_samples,
+    split_by_domain,
+    split_samples,
+    take_samples,
+)
 
 Pair = namedtuple("Pair", "image mask")
 
@@ -41,6 +49,27 @@ def test_takes_by_slice_and_by_index():
     assert taken[1] == ["d", "a"]
 
 
+def test_what_a_data_loader_makes_of_pairs_is_structure():
+    dataset = [(torch.full((2,), float(i)), {"name": f"scan {i}", "label": i}) for i in range(4)]
+    inputs, rest = loaded = next(iter(torch.utils.data.DataLoader(dataset, batch_size=4)))
+    assert isinstance(loaded, list)
+    assert count_samples(loaded) == 4
+    taken = take_samples(loaded, slice(1, 3))
+    assert torch.equal(taken[0], inputs[1:3])
+    assert taken[1]["name"] == ["scan 1", "scan 2"]
+    assert taken[1]["label"].tolist() == rest["label"].tolist()[1:3]
+    assert count_samples(join_samples([taken, loaded])) == 6
+
+
+def test_samples_of_different_sizes():
+    images = Samples([torch.zeros(3, 4, 4), torch.ones(3, 5, 6), torch.zeros(3, 2, 2)])
+    assert count_samples(images) == 3
+    taken = take_samples(images, [1])
+    assert isinstance(taken, Samples)
+    assert taken[0].shape == (3, 5, 6)
+    assert len(join_samples([images, taken])) == 4
+
+
 def test_keeps_the_class_of_a_mapping():
     taken = take_samples(OrderedDict(x=torch.arange(3)), slice(0, 2))
     assert isinstance(taken, OrderedDict)
@@ -57,7 +86,9 @@ def test_keeps_the_class_of_a_mapping():
         ({"a": torch.zeros(2)}, {"b": torch.zeros(2)}, False),
         ((torch.zeros(2), "t1"), (torch.zeros(2), "flair"), False),
         ((torch.zeros(2), torch.tensor(1.0)), (torch.zeros(2), torch.tensor(2.0)), False),
-        ([torch.zeros(2)], [torch.zeros(3), torch.zeros(4)], True),
+        ([torch.zeros(2)], [torch.zeros(3), torch.zeros(4)], False),
+        (Samples([torch.zeros(2)]), Samples([torch.zeros(3), torch.zeros(4)]), True),
+        ((torch.zeros(1), ("a",)), (torch.zeros(2), ("b", "c")), True),
     ],
 )
 def test_joins_only_what_agrees(first, second, expected):

@@ -11,7 +11,7 @@
 {'flair': 0.5, 't1': 0.5}
 """
 
-from steelyard.batches import split_by_domain
+from steelyard.batches import Samples, split_by_domain
 from steelyard.measurement import Measurement, Outcome, Statistic, Verdict
 from steelyard.probing import InnerLoop, Losses, Probe
 from steelyard.training import Balancer, Step
@@ -28,6 +28,7 @@ __all__ = [
     "Outcome",
     "Probe",
     "RelativeShift",
+    "Samples",
     "Statistic",
     "Step",
     "Verdict",

@@ -1,7 +1,8 @@
 """Batches as trees: counting, taking and joining samples.
 
-A tree is a tensor, a list, or any nesting of tuples and mappings of these. Dimension 0 of a tensor and the items of a
-list are samples. Everything else (numbers, strings, `None`, 0-dimensional tensors) is shared by all samples.
+A tree is any nesting of tuples, lists and mappings of leaves. Leaves that hold samples are tensors (dimension 0),
+`Samples`, and tuples and lists of strings alone, as a `DataLoader` makes them of each sample's name. Everything else
+(numbers, a string, `None`, a 0-dimensional tensor) is shared by all samples.
 """
 
 import copy
@@ -14,6 +15,16 @@ from torch import Tensor
 Tree = Any
 
 
+class Samples(list[Any]):
+    """A list whose items are samples, for what cannot be stacked: images of different sizes, boxes, graphs.
+
+    A plain list is structure, like a tuple, because that is what a `DataLoader` makes of `(inputs, targets)`.
+
+    >>> count_samples((Samples([torch.zeros(3, 8, 8), torch.zeros(3, 5, 7)]), torch.zeros(2)))
+    2
+    """
+
+
 def count_samples(tree: Tree) -> int:
     """How many samples a tree holds.
 
@@ -22,8 +33,8 @@ def count_samples(tree: Tree) -> int:
     """
     lengths = {len(leaf) for leaf in _leaves(tree) if _holds_samples(leaf)}
     if len(lengths) != 1:
-        found = f"lengths {sorted(lengths)}" if lengths else "no tensor or list"
-        raise ValueError(f"every tensor and list of a batch must hold the same number of samples; got {found}.")
+        found = f"lengths {sorted(lengths)}" if lengths else "no tensor"
+        raise ValueError(f"every part of a batch must hold the same number of samples; got {found}.")
     return lengths.pop()
 
 
@@ -37,9 +48,9 @@ def take_samples(tree: Tree, chosen: slice | Sequence[int]) -> Tree:
     def take(leaf: Any) -> Any:
         if not _holds_samples(leaf):
             return leaf
-        if isinstance(leaf, list) and not isinstance(chosen, slice):
-            return [leaf[i] for i in chosen]
-        return leaf[chosen]
+        if isinstance(leaf, Tensor):
+            return leaf[chosen]
+        return type(leaf)(leaf[chosen] if isinstance(chosen, slice) else [leaf[i] for i in chosen])
 
     return _map(take, tree)
 
@@ -62,9 +73,9 @@ def join_samples(trees: Sequence[Tree]) -> Tree:
     def join(*leaves: Any) -> Any:
         if not _holds_samples(leaves[0]):
             return leaves[0]
-        if isinstance(leaves[0], list):
-            return [item for leaf in leaves for item in leaf]
-        return torch.cat(leaves)
+        if isinstance(leaves[0], Tensor):
+            return torch.cat(leaves)
+        return type(leaves[0])(item for leaf in leaves for item in leaf)
 
     return _map(join, *trees)
 
@@ -113,11 +124,20 @@ def _domain_name(label: int | str, domains: Sequence[str]) -> str:
 
 
 def _holds_samples(leaf: Any) -> bool:
-    return isinstance(leaf, list) or (isinstance(leaf, Tensor) and leaf.dim() > 0)
+    return (isinstance(leaf, Tensor) and leaf.dim() > 0) or isinstance(leaf, Samples) or _are_names(leaf)
+
+
+def _are_names(tree: Tree) -> bool:
+    return isinstance(tree, tuple | list) and bool(tree) and all(isinstance(item, str) for item in tree)
+
+
+def _is_sequence(tree: Tree) -> bool:
+    """Whether a tuple or list is structure."""
+    return isinstance(tree, tuple | list) and not isinstance(tree, Samples) and not _are_names(tree)
 
 
 def _leaves(tree: Tree) -> Iterable[Any]:
-    if isinstance(tree, tuple):
+    if _is_sequence(tree):
         for part in tree:
             yield from _leaves(part)
     elif isinstance(tree, Mapping):
@@ -129,12 +149,12 @@ def _leaves(tree: Tree) -> Iterable[Any]:
 
 def _shape(tree: Tree) -> Any:
     """What must agree for trees to be joined."""
-    if isinstance(tree, tuple):
+    if _is_sequence(tree):
         return (type(tree), *(_shape(part) for part in tree))
     if isinstance(tree, Mapping):
         return (type(tree), {key: _shape(part) for key, part in tree.items()})
-    if isinstance(tree, list):
-        return list
+    if isinstance(tree, Samples) or _are_names(tree):
+        return type(tree)
     if isinstance(tree, Tensor):
         sizes = tree.shape[1:] if tree.dim() else ("shared", tree.item())
         return (tree.dtype, tree.device, tree.layout, sizes)
@@ -142,9 +162,9 @@ def _shape(tree: Tree) -> Any:
 
 
 def _map(function: Callable[..., Any], first: Tree, *rest: Tree) -> Tree:
-    if isinstance(first, tuple):
+    if _is_sequence(first):
         parts = [_map(function, *items) for items in zip(first, *rest, strict=True)]
-        return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
+        return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
     if isinstance(first, Mapping):
         mapped = {key: _map(function, first[key], *(other[key] for other in rest)) for key in first}
         return mapped if type(first) is dict else _refilled(first, mapped)
