@@ -40,9 +40,10 @@ class UNet(nn.Module):
         """Logits for images of shape (samples, channels, height, width)."""
         if images.shape[-1] % 16 or images.shape[-2] % 16:
             raise ValueError(f"height and width must be multiples of 16; got {tuple(images.shape[-2:])}.")
-        features: Tensor = self.encoder[0](images)
+        first, *deeper = self.encoder
+        features: Tensor = first(images)
         skips = []
-        for level in self.encoder[1:]:
+        for level in deeper:
             skips.append(features)
             features = level(self.pool(features))
         for enlarge, level in zip(self.enlarge, self.decoder, strict=True):
