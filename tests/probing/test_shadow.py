@@ -75,6 +75,18 @@ def test_follows_every_way_to_a_module():
     assert model(torch.ones(1, 2)).any()
 
 
+def test_a_container_that_modules_share_stays_shared():
+    model = nn.ModuleList([nn.Identity(), nn.Identity()])
+    notes = ["live"]
+    model[0].notes = model[1].notes = notes
+    notes.append(notes)
+    twin = stand_in(model)
+    twin[0].notes.append("hypothetical")
+    assert twin[1].notes[-1] == "hypothetical"
+    assert twin[1].notes[1] is twin[0].notes
+    assert len(notes) == 2
+
+
 def test_recurrent_layers():
     model = nn.LSTM(3, 4)
     shadow = Shadow(model)
@@ -109,6 +121,14 @@ def test_synchronised_batch_norm_stays_on_its_rank():
 def test_says_what_it_cannot_shadow():
     with pytest.raises(ValueError, match="parameter 'weight' has no shape yet: run the model once"):
         stand_in(nn.LazyLinear(3))
+
+
+def test_refuses_a_sharded_module():
+    class FullyShardedDataParallel(nn.Module):
+        pass
+
+    with pytest.raises(TypeError, match="sharded over ranks cannot be probed"):
+        stand_in(FullyShardedDataParallel())
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-_CONTAINERS = (list, tuple, dict, OrderedDict, set)
-
 
 class Shadow:
     """A second tree of module objects beside the live one.
@@ -65,11 +63,21 @@ class Shadow:
             return types.MethodType(value.__func__, self._module(value.__self__))
         if isinstance(value, torch.Generator):
             return value.clone_state()
-        if type(value) in _CONTAINERS:
-            if isinstance(value, dict):
-                return type(value)((key, self._of(item)) for key, item in value.items())
-            return type(value)(self._of(item) for item in value)
+        if type(value) is tuple:
+            return tuple(self._of(item) for item in value)
+        if type(value) in (list, set, dict, OrderedDict):
+            return self._container(value)
         return self._stand_ins.get(id(value), value) if isinstance(value, Tensor) else value
+
+    def _container(self, live: Any) -> Any:
+        """A container that several modules share, or that holds itself, has one stand-in."""
+        if id(live) not in self._stand_ins:
+            self._stand_ins[id(live)] = stand_in = type(live)()
+            if isinstance(live, dict):
+                stand_in.update((key, self._of(item)) for key, item in live.items())
+            else:
+                (stand_in.extend if isinstance(live, list) else stand_in.update)(self._of(item) for item in live)
+        return self._stand_ins[id(live)]
 
 
 class _LocalBatchNorm(_BatchNorm):
@@ -83,13 +91,14 @@ def _wrapped(module: nn.Module) -> nn.Module | None:
     """What a wrapper wraps that only changes how the module runs."""
     if isinstance(module, DistributedDataParallel):
         return module.module  # type: ignore[no-any-return]
-    if isinstance(module, torch._dynamo.eval_frame.OptimizedModule):
-        return module._orig_mod
-    return None
+    compiled_from = getattr(module, "_orig_mod", None)  # asking for the class would import the compiler
+    return compiled_from if isinstance(compiled_from, nn.Module) else None
 
 
 def _hollow(live: nn.Module) -> nn.Module:
     if isinstance(live, torch.jit.ScriptModule):
         raise TypeError(f"a scripted module cannot be probed: pass the {live.original_name} it was scripted from.")
+    if type(live).__name__ == "FullyShardedDataParallel":
+        raise TypeError("a model sharded over ranks cannot be probed: no rank holds all of its parameters.")
     kind = _LocalBatchNorm if isinstance(live, nn.SyncBatchNorm) else type(live)
     return object.__new__(kind)

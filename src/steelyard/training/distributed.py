@@ -11,6 +11,12 @@ def is_shared(group: distributed.ProcessGroup | None) -> bool:
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size(group) > 1
 
 
+def meeting_device(group: distributed.ProcessGroup | None, device: torch.device) -> torch.device:
+    """Where ranks exchange small tensors: in main memory if their backend can, else where the model is."""
+    backend = distributed.get_backend(group)
+    return torch.device("cpu") if "gloo" in backend or "mpi" in backend else device
+
+
 def average_over_ranks(
     measurement: Measurement, *, group: distributed.ProcessGroup | None, device: torch.device
 ) -> Measurement:
@@ -20,7 +26,7 @@ def average_over_ranks(
     taken relative to their mean over its own domains, so that a domain is not judged by which others it met, and the
     mean level of all ranks is added back. A rank that measured fewer than two domains compares nothing and is left out.
     """
-    rows = torch.stack([measurement.values, measurement.present.double()]).to(device)
+    rows = torch.stack([measurement.values, measurement.present.double()]).to(meeting_device(group, device))
     gathered = [torch.empty_like(rows) for _ in range(distributed.get_world_size(group))]
     distributed.all_gather(gathered, rows, group=group)
     table = torch.stack(gathered).cpu()
