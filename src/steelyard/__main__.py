@@ -11,7 +11,7 @@ def main() -> int:
         if (error.name or "").startswith("steelyard"):
             raise
         sys.stderr.write(
-            f"steelyard: {error.name} is missing; install steelyard with its extra 'all', as README says\n"
+            f"steelyard: {error.name} is missing; install steelyard's extra 'all', as README says\n"
         )
         return 2
     return run()
