@@ -1,4 +1,5 @@
 from collections import OrderedDict, namedtuple
+from collections.abc import MutableMapping
 
 import pytest
 import torch
@@ -68,6 +69,36 @@ def test_samples_of_different_sizes():
     assert isinstance(taken, Samples)
     assert taken[0].shape == (3, 5, 6)
     assert len(join_samples([images, taken])) == 4
+
+
+def test_a_mapping_of_another_kind_becomes_a_dict_and_stays_as_it_was():
+    class Encoding(MutableMapping):
+        def __init__(self, **items):
+            self.items_ = items
+
+        def __getitem__(self, key):
+            return self.items_[key]
+
+        def __setitem__(self, key, value):
+            self.items_[key] = value
+
+        def __delitem__(self, key):
+            del self.items_[key]
+
+        def __iter__(self):
+            return iter(self.items_)
+
+        def __len__(self):
+            return len(self.items_)
+
+    whole = Encoding(x=torch.arange(4))
+    assert take_samples(whole, slice(0, 2))["x"].tolist() == [0, 1]
+    assert len(whole["x"]) == 4
+
+
+def test_an_output_without_tensors_says_what_to_do():
+    with pytest.raises(ValueError, match=r"got object\. Pass join=False"):
+        split_samples(object(), [2, 3])
 
 
 def test_keeps_the_class_of_a_mapping():

@@ -1,7 +1,9 @@
 """Small models, batches and references that several tests share."""
 
 import copy
+import random
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.functional import mse_loss
@@ -26,9 +28,12 @@ class Everything(nn.Module):
         self.frozen_norm = nn.BatchNorm1d(8)
         self.last = nn.Linear(8, 1)
         self.calls = 0
+        self.draws_elsewhere = False  # from Python's and numpy's generators too
 
     def forward(self, x):
         self.calls += 1
+        if self.draws_elsewhere:
+            x = x + 0.01 * random.random() + 0.01 * np.random.rand()  # noqa: NPY002
         x = self.dropout(self.norm(self.first(x)).relu())
         x = self.again(self.tied(x).tanh())
         return self.last(self.frozen_norm(self.frozen(x)))

@@ -16,7 +16,7 @@ from importlib.metadata import version
 from steelyard.batches import Samples, split_by_domain
 from steelyard.measurement import Measurement, Outcome, Statistic, Verdict
 from steelyard.probing import InnerLoop, Losses, Probe
-from steelyard.training import Balancer, Step
+from steelyard.training import Balancer, StepReport
 from steelyard.weighting import DirichletPosterior, DirichletVote, Fixed, RelativeShift, Weighting
 
 __version__ = version("steelyard")
@@ -34,7 +34,7 @@ __all__ = [
     "RelativeShift",
     "Samples",
     "Statistic",
-    "Step",
+    "StepReport",
     "Verdict",
     "Weighting",
     "split_by_domain",

@@ -10,9 +10,7 @@ def main() -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("steelyard"):
             raise
-        sys.stderr.write(
-            f"steelyard: {error.name} is missing; install steelyard's extra 'all', as README says\n"
-        )
+        sys.stderr.write(f"steelyard: {error.name} is missing; install steelyard's extra 'all', as README says\n")
         return 2
     return run()
 

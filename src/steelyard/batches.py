@@ -6,6 +6,7 @@ A tree is any nesting of tuples, lists and mappings of leaves. Leaves that hold 
 """
 
 import copy
+from collections import UserDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -83,12 +84,23 @@ def join_samples(trees: Sequence[Tree]) -> Tree:
     return _map(join, *trees)
 
 
+def clone_samples(tree: Tree) -> Tree:
+    """The same tree with tensors of its own."""
+    return _map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, tree)
+
+
 def split_samples(tree: Tree, sizes: Sequence[int]) -> list[Tree]:
     """Undo a join: consecutive trees of the given numbers of samples."""
     total = sum(sizes)
     if len(sizes) == 1:
         return [tree]
-    for leaf in _leaves(tree):
+    leaves = list(_leaves(tree))
+    if not any(isinstance(leaf, Tensor) or _holds_samples(leaf) for leaf in leaves):
+        raise ValueError(
+            f"a model's output must nest tuples, lists and dicts of tensors; got {type(tree).__name__}. "
+            "Pass join=False to run the model once per domain."
+        )
+    for leaf in leaves:
         found = len(leaf) if _holds_samples(leaf) else "one for all" if isinstance(leaf, Tensor) else total
         if found != total:
             raise ValueError(
@@ -171,13 +183,13 @@ def _map(function: Callable[..., Any], first: Tree, *rest: Tree) -> Tree:
         return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
     if isinstance(first, Mapping):
         mapped = {key: _map(function, first[key], *(other[key] for other in rest)) for key in first}
-        return mapped if type(first) is dict else _refilled(first, mapped)
+        return _refilled(first, mapped) if isinstance(first, dict | UserDict) and type(first) is not dict else mapped
     return function(first, *rest)
 
 
-def _refilled(like: Mapping[str, Any], items: dict[str, Any]) -> Mapping[str, Any]:
+def _refilled(like: Any, items: dict[str, Any]) -> Any:
     """A mapping of the same class (OrderedDict, a tokenizer's encoding, a model's output) with other values."""
-    filled: Any = copy.copy(like)
+    filled = copy.copy(like)
     for key, value in items.items():
         filled[key] = value
-    return filled  # type: ignore[no-any-return]
+    return filled

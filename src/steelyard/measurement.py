@@ -57,6 +57,14 @@ class Measurement:
         return cls(torch.zeros(domains, dtype=torch.float64), torch.zeros(domains, dtype=torch.bool))
 
     @property
+    def is_finite(self) -> bool:
+        """Whether all values among the domains that took part are finite."""
+        values = self.values
+        for dimension in range(values.dim()):
+            values = values.index_select(dimension, torch.tensor(self.taking_part, dtype=torch.int64))
+        return bool(torch.isfinite(values).all())
+
+    @property
     def taking_part(self) -> list[int]:
         """The indices of the domains that took part."""
         return [i for i, present in enumerate(self.present.tolist()) if present]

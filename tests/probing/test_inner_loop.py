@@ -1,4 +1,5 @@
 import copy
+import io
 
 import pytest
 import torch
@@ -176,12 +177,133 @@ def test_gathering_waits_for_the_rarer_domain_and_keeps_the_newest():
         judge(model, samples, optimizer)
         votes.append(judge.last.vote is not None)
     assert votes == [False, False, True]
-    kept = torch.cat([steps[0]["a"][0][2:], steps[1]["a"][0], steps[2]["a"][0]])
-    halves = {
-        "a": ((kept[:1], 1 * kept[:1].sum(1, keepdim=True)), (kept[1:], kept[1:].sum(1, keepdim=True))),
-        "b": (steps[0]["b"], steps[2]["b"]),
-    }
+    halves = {"a": (steps[1]["a"], steps[2]["a"]), "b": (steps[0]["b"], steps[2]["b"])}
     assert judge.last.measured == pytest.approx(reference_hypothetical_losses(model, optimizer, halves), rel=1e-6)
+
+
+def test_gathering_does_not_wait_for_a_domain_that_stays_away():
+    model = smooth()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    names = ("a", "b", "c")
+    judge = balancer(domains=names, probe=sy.InnerLoop(gather=True))
+    judge(model, {"c": batch(sizes=(1, 1, 1), names=names)["c"]}, optimizer)
+    whole = {name: pair for name, pair in batch(sizes=(8, 8, 1), names=names, seed=1).items() if name != "c"}
+    judge(model, whole, optimizer)
+    expected = reference_hypothetical_losses(model, optimizer, first_halves(whole, 4))
+    assert judge.last.measured == pytest.approx(expected, rel=1e-6)
+    judge(model, batch(sizes=(1, 1, 1), names=names, seed=2), optimizer)
+    judge(model, batch(sizes=(1, 1, 1), names=names, seed=3), optimizer)
+    assert set(judge.last.measured) == set(names)
+
+
+def test_gathering_takes_in_the_batches_between_votes():
+    model = smooth()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    judge = balancer(probe=sy.InnerLoop(gather=True, every=2))
+    for seed in range(4):
+        judge(model, batch(sizes=(1, 1), seed=seed), optimizer)
+    assert judge.tally == {"updated": 2, "not due on this step": 2}
+
+
+def test_gathered_samples_do_not_change_with_the_users_buffers():
+    model = smooth()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    first, second = batch(sizes=(1, 1), seed=0), batch(sizes=(1, 1), seed=1)
+    halves = {name: (tuple(t.clone() for t in first[name]), second[name]) for name in DOMAINS}
+    judge = balancer(probe=sy.InnerLoop(gather=True))
+    judge(model, first, optimizer)
+    for pair in first.values():
+        for tensor in pair:
+            tensor.zero_()
+    judge(model, second, optimizer)
+    assert judge.last.measured == pytest.approx(reference_hypothetical_losses(model, optimizer, halves), rel=1e-6)
+
+
+def test_gathers_as_many_as_asked_for():
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    judge = balancer(probe=sy.InnerLoop(gather=4), join=True)
+    for seed in range(4):
+        judge(model, batch(sizes=(1, 1), seed=seed), optimizer)
+    assert judge.tally == {"fewer than two domains with enough samples": 3, "updated": 1}
+    with pytest.raises(ValueError, match="gather must be True or at least 2 samples of each domain; got -1"):
+        sy.InnerLoop(gather=-1)
+
+
+def test_halves_too_small_for_batch_normalisation_cast_no_vote():
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    judge = balancer(probe=sy.InnerLoop())
+    take_step(judge(model, batch(sizes=(6, 2)), optimizer), optimizer)
+    assert judge.last.outcome is sy.Outcome.TOO_FEW
+
+
+def test_another_error_of_the_model_is_not_swallowed():
+    class Broken(nn.Linear):
+        def forward(self, x):
+            raise ValueError("broken")
+
+    model = Broken(6, 1)
+    judge = balancer(probe=sy.InnerLoop())
+    with pytest.raises(ValueError, match="broken"):
+        judge(model, batch(), torch.optim.SGD(model.parameters(), lr=0.05))
+    assert int(judge.probe.steps) == 0
+
+
+def test_a_domain_that_trains_nothing_is_a_candidate_that_stays_where_it_is():
+    class Heads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.heads = nn.ModuleDict({"a": nn.Linear(6, 1), "b": nn.Linear(6, 1).requires_grad_(False)})
+
+    def objective(model, samples):
+        x, y, head = samples
+        return mse_loss(model.heads[head](x), y)
+
+    model = Heads()
+    samples = {name: (*pair, name) for name, pair in batch().items()}
+    judge = balancer(objective=objective, probe=sy.InnerLoop())
+    judge(model, samples, torch.optim.SGD(model.heads["a"].parameters(), lr=0.01))
+    still = sum(objective(model, (x[3:], y[3:], name)).item() for x, y, name in samples.values())
+    assert judge.last.measured["b"] == pytest.approx(still, rel=1e-6)
+    assert judge.last.measured["a"] != pytest.approx(still, rel=1e-6)
+
+
+def test_a_plain_step_has_each_groups_own_rate():
+    model = smooth()
+    groups = [{"params": list(model[0].parameters()), "lr": 0.1}, {"params": list(model[2].parameters()), "lr": 0.001}]
+    expected = reference_hypothetical_losses(model, torch.optim.SGD(groups), first_halves(batch(), 3))
+    assert measured(model, torch.optim.Adam(groups), batch(), step="sgd") == pytest.approx(expected, rel=1e-6)
+
+
+def test_an_optimizer_that_steps_another_is_refused():
+    class Lookahead(torch.optim.Optimizer):
+        def __init__(self, base):
+            super().__init__([p for group in base.param_groups for p in group["params"]], {"lr": 0.1})
+            self.base = base
+
+        def step(self, closure=None):
+            self.base.step()
+
+    model = smooth()
+    optimizer = Lookahead(torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(TypeError, match=r"Lookahead steps another optimizer \(base\)"):
+        measured(model, optimizer, batch())
+
+
+def test_what_an_optimizer_notes_of_its_steps_stays_as_found():
+    class Noting(torch.optim.SGD):
+        def step(self, closure=None):
+            self.notes.append("stepped")
+            self.param_groups[0]["count"].add_(1)
+            return super().step(closure)
+
+    model = smooth()
+    optimizer = Noting(model.parameters(), lr=0.1)
+    optimizer.notes, optimizer.param_groups[0]["count"] = [], torch.zeros(())
+    assert measured(model, optimizer, batch())
+    assert optimizer.notes == []
+    assert optimizer.param_groups[0]["count"] == 0
 
 
 def test_gathered_samples_are_in_the_checkpoint():
@@ -189,7 +311,10 @@ def test_gathered_samples_are_in_the_checkpoint():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     one, other = (balancer(probe=sy.InnerLoop(gather=True)) for _ in range(2))
     one(model, batch(sizes=(1, 1), seed=0), optimizer)
-    other.load_state_dict(one.state_dict())
+    file = io.BytesIO()
+    torch.save(one.state_dict(), file)
+    file.seek(0)
+    other.load_state_dict(torch.load(file))
     for judge in (one, other):
         judge(model, batch(sizes=(1, 1), seed=1), optimizer)
     assert one.last.measured == other.last.measured != {}

@@ -1,5 +1,9 @@
+import random
 import types
+from collections import OrderedDict, defaultdict, deque, namedtuple
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -25,7 +29,7 @@ def test_nothing_done_to_the_shadow_reaches_the_live_module():
     twin = shadow.modules[0]
     twin(torch.randn(4, 6)).sum().backward()
     assert any(parameter.grad is not None for parameter in twin.parameters())
-    shadow.detach_parameters()
+    shadow.end_differentiation()
     with torch.no_grad():
         for tensor in [*twin.parameters(), *twin.buffers()]:
             tensor.fill_(7)
@@ -67,7 +71,7 @@ def test_follows_every_way_to_a_module():
     shadow = Shadow(model)
     twin = shadow.modules[0]
     assert twin.parent[0] is twin
-    shadow.detach_parameters()
+    shadow.end_differentiation()
     with torch.no_grad():
         for parameter in twin.parameters():
             parameter.zero_()
@@ -87,13 +91,98 @@ def test_a_container_that_modules_share_stays_shared():
     assert len(notes) == 2
 
 
+Pair = namedtuple("Pair", "first second")
+
+
+def ways():
+    """Attributes through which a forward pass may reach a layer."""
+    return {
+        "list": lambda layer: ([layer], lambda held, x: held[0](x)),
+        "named tuple": lambda layer: (Pair(layer, None), lambda held, x: held.first(x)),
+        "deque": lambda layer: (deque([layer], maxlen=3), lambda held, x: held[0](x)),
+        "default dict": lambda layer: (defaultdict(list, key=[layer]), lambda held, x: held["key"][0](x)),
+        "ordered dict": lambda layer: (OrderedDict(key=layer), lambda held, x: held["key"](x)),
+        "set": lambda layer: ({layer}, lambda held, x: next(iter(held))(x)),
+        "bound method": lambda layer: (layer.forward, lambda held, x: held(x)),
+        "partial": lambda layer: (partial(nn.Linear.forward, layer), lambda held, x: held(x)),
+        "compiled function": lambda layer: (compiled(layer.forward), lambda held, x: held(x)),
+    }
+
+
+def compiled(function):
+    def run(x):
+        return function(x)
+
+    run._torchdynamo_orig_callable = function
+    return run
+
+
+@pytest.mark.parametrize("way", ways())
+@pytest.mark.parametrize("registered", [True, False])
+def test_no_way_leads_to_the_live_module(way, registered):
+    class Holder(nn.Module):
+        def forward(self, x):
+            return reach(self.held, x)
+
+    model, layer = Holder(), nn.Linear(2, 2)
+    if registered:
+        model.layer = layer
+    model.held, reach = ways()[way](layer)
+    shadow = Shadow(model)
+    shadow.end_differentiation()
+    with torch.no_grad():
+        for parameter in shadow.parameters.values():
+            parameter.zero_()
+    assert len(shadow.parameters) == 2
+    assert not shadow.modules[0](torch.ones(1, 2)).any()
+    assert model(torch.ones(1, 2)).any()
+
+
+def test_a_module_that_is_not_registered_keeps_its_statistics():
+    model, teacher = nn.Linear(2, 2), nn.BatchNorm1d(2)
+    model.teacher = [teacher]
+    stand_in(model).teacher[0](torch.randn(4, 2))
+    assert not teacher.running_mean.any()
+
+
+def test_state_in_plain_attributes_is_copied():
+    model = nn.Linear(1, 1)
+    model.memory, model.array, model.dice = torch.zeros(2), np.zeros(2), random.Random(0)
+    model.numpy = np.random.default_rng(0)
+    twin = stand_in(model)
+    twin.memory.add_(1)
+    twin.array += 1
+    assert twin.dice.random() == random.Random(0).random()
+    twin.numpy.random()
+    assert not model.memory.any()
+    assert not model.array.any()
+    assert model.dice.random() == random.Random(0).random()
+    assert model.numpy.random() == np.random.default_rng(0).random()
+
+
+def test_a_layer_that_writes_to_its_weight_in_forward():
+    model = nn.Embedding(4, 3, max_norm=0.1)
+    before = model.weight.detach().clone()
+    stand_in(model)(torch.arange(4))
+    assert torch.equal(model.weight, before)
+
+
+def test_refuses_a_forward_that_holds_the_live_module():
+    model = nn.Sequential(nn.Linear(2, 2))
+    layer = model[0]
+    old = layer.forward
+    layer.forward = lambda x: old(x)
+    with pytest.raises(TypeError, match="a Linear whose forward is now a function that holds the live module"):
+        stand_in(model)
+
+
 def test_recurrent_layers():
     model = nn.LSTM(3, 4)
     shadow = Shadow(model)
     x = torch.randn(5, 2, 3)
     live = model(x)[0]
     assert torch.equal(shadow.modules[0](x)[0], live)
-    shadow.detach_parameters()
+    shadow.end_differentiation()
     with torch.no_grad():
         for parameter in shadow.modules[0].parameters():
             parameter.zero_()
@@ -103,9 +192,11 @@ def test_recurrent_layers():
 
 def test_a_generator_of_the_module_is_not_drawn_from():
     model = nn.Linear(1, 1)
-    model.generator = torch.Generator().manual_seed(3)
+    model.generator = model.same = torch.Generator().manual_seed(3)
     before = model.generator.get_state()
-    torch.rand(5, generator=stand_in(model).generator)
+    twin = stand_in(model)
+    assert twin.same is twin.generator
+    torch.rand(5, generator=twin.generator)
     assert torch.equal(model.generator.get_state(), before)
 
 
@@ -119,7 +210,7 @@ def test_synchronised_batch_norm_stays_on_its_rank():
 
 
 def test_says_what_it_cannot_shadow():
-    with pytest.raises(ValueError, match="parameter 'weight' has no shape yet: run the model once"):
+    with pytest.raises(ValueError, match="a parameter has no shape yet: run the model once"):
         stand_in(nn.LazyLinear(3))
 
 

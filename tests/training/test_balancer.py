@@ -58,15 +58,19 @@ def test_one_loss_per_domain_and_per_domain_weights():
     model = smooth()
     samples = batch()
     judge = balancer(loss={"b": l1_loss, "a": mse_loss}, weighting=sy.Fixed([0.2, 0.8]))
-    (xa, ya), (xb, yb) = samples.values()
+    samples = dict(reversed(samples.items()))
+    (xb, yb), (xa, ya) = samples.values()
     expected = 0.2 * mse_loss(model(xa), ya) + 0.8 * l1_loss(model(xb), yb)
     assert judge(model, samples).item() == pytest.approx(expected.item(), rel=1e-6)
+    assert list(judge.last.losses) == ["a", "b"]
+    assert not any(loss.requires_grad for loss in judge.last.losses.values())
     assert judge.last.losses["b"].item() == pytest.approx(l1_loss(model(xb), yb).item(), rel=1e-6)
 
 
 def test_a_loss_module_follows_the_balancer():
-    judge = balancer(loss={"a": nn.CrossEntropyLoss(weight=torch.ones(3)), "b": nn.CrossEntropyLoss()})
-    assert judge.double().losses.loss_0.weight.dtype is torch.float64
+    losses = {"a": nn.CrossEntropyLoss(weight=torch.ones(3)), "b": nn.CrossEntropyLoss()}
+    judge = balancer(loss=nn.ModuleDict(losses))
+    assert judge.double().domain_losses.loss_0.weight.dtype is torch.float64
 
 
 def test_nested_inputs_and_an_objective():

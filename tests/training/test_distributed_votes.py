@@ -1,5 +1,7 @@
 """Two ranks with different data: one vote, equal weights and equal parameters after every step."""
 
+from datetime import timedelta
+
 import pytest
 import torch
 from torch import distributed, multiprocessing, nn
@@ -10,12 +12,15 @@ from steelyard.training.distributed import average_over_ranks
 from toys import balancer, batch, take_step
 
 STEPS = 10
+PATIENCE = timedelta(seconds=60)
 NAMES = ("a", "b", "c")
 
 
 def on_each_rank(rank, folder, work, arguments):
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2, timeout=PATIENCE
+    )
     try:
         torch.save(work(rank, *arguments), f"{folder}/{rank}.pt")
     finally:
@@ -38,8 +43,8 @@ def samples(rank, step, *, lacking):
 
 def train(rank, lacking, join, alone):
     torch.manual_seed(0)
-    norm = nn.BatchNorm1d(8) if join else nn.LayerNorm(8)
-    model = DistributedDataParallel(nn.Sequential(nn.Linear(6, 8), norm, nn.Tanh(), nn.Linear(8, 1)))
+    layers = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1)
+    model = DistributedDataParallel(nn.Sequential(*layers))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     groups = [distributed.new_group([other]) for other in range(2)]
     judge = balancer(
@@ -52,7 +57,7 @@ def train(rank, lacking, join, alone):
     record = []
     for step in range(STEPS):
         mine = samples(rank, step, lacking=lacking)
-        own = sy.InnerLoop().measure(model, mine, losses=judge.losses, optimizer=optimizer)
+        own = sy.InnerLoop().measure(model, mine, losses=judge.domain_losses, optimizer=optimizer)
         take_step(judge(model, mine, optimizer), optimizer)
         parameters = [parameter.detach().clone() for parameter in model.parameters()]
         record.append((own, judge.last.measured, judge.last.vote, judge.weights, parameters))
@@ -89,8 +94,14 @@ TABLE = {
         [1.0, 2.0, 3.0],
         [1, 1, 1],
     ),
-    # Rank 0 has levels 1, 2, 3 (mean 2); rank 1 has 10 and 14 (mean 12). Effects: a (−1 − 2)/2, b 0, c (1 + 2)/2.
-    "different domains": ([[1.0, 2.0, 3.0], [10.0, 0.0, 14.0]], [[1, 1, 1], [1, 0, 1]], [5.5, 7.0, 8.5], [1, 1, 1]),
+    # value = level + part: levels 0 and 100, parts a 0, b 10, c 1; the mean level is 50.
+    "different domains": (
+        [[0.0, 0.0, 1.0], [0.0, 110.0, 101.0]],
+        [[1, 0, 1], [0, 1, 1]],
+        [50.0, 60.0, 51.0],
+        [1, 1, 1],
+    ),
+    "one compares": ([[1.0, 2.0, 0.0], [0.0, 0.0, 3.0]], [[1, 1, 0], [0, 0, 1]], [1.0, 2.0, 0.0], [1, 1, 0]),
     "nobody compares": ([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0]], [[1, 0, 0], [0, 1, 0]], [0.0, 0.0, 0.0], [0, 0, 0]),
 }
 
@@ -101,6 +112,10 @@ def agree(rank, table):
         own = sy.Measurement(torch.tensor(values[rank]).double(), torch.tensor(present[rank]).bool())
         found[case] = average_over_ranks(own, group=None, device=torch.device("cpu"))
     own = sy.Measurement.of(torch.tensor([1.0, float("nan") if rank else 1.0]))
+    gramian = sy.Measurement(torch.eye(3).double() * (rank + 1), torch.tensor([True, True, rank == 0]))
+    found["Gramian"] = average_over_ranks(gramian, group=None, device=torch.device("cpu"))
+    apart = sy.Measurement(torch.ones(4).double(), torch.tensor([rank == 0] * 2 + [rank == 1] * 2))
+    found["apart"] = average_over_ranks(apart, group=None, device=torch.device("cpu"))
     found["not finite"] = average_over_ranks(own, group=None, device=torch.device("cpu"))
     return found
 
@@ -110,4 +125,7 @@ def test_what_ranks_agree_on(tmp_path):
         for case, (_, _, values, present) in TABLE.items():
             assert found[case].values.tolist() == pytest.approx(values), case
             assert found[case].present.tolist() == [bool(p) for p in present], case
-        assert not found["not finite"].values.isfinite().all()
+        assert not found["not finite"].is_finite
+        assert found["Gramian"].taking_part == [0, 1]
+        assert torch.equal(found["Gramian"].values[:2, :2], 1.5 * torch.eye(2).double())
+        assert found["apart"].taking_part == []

@@ -1,6 +1,7 @@
 """`steelyard benchmark`: what a training step costs."""
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -31,6 +32,8 @@ class Benchmark(Command):
             raise UserError(f"{self.out}: exists already; remove it or name another file.")
         if not self.out.parent.is_dir():
             raise UserError(f"{self.out.parent}: no such folder.")
+        if not os.access(self.out.parent, os.W_OK):
+            raise UserError(f"{self.out.parent}: cannot be written to.")
         if self.rounds < 3:
             raise UserError(f"--rounds must be at least 3, or there is no spread to state; got {self.rounds}.")
         console, records = Console(stderr=True), list[Record]()

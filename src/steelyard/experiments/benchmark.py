@@ -2,11 +2,13 @@
 
 import multiprocessing
 import os
+import re
 import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -89,7 +91,15 @@ def _peak_memory(case: Case) -> float:
 def _added_memory(case: Case) -> float:
     torch.set_num_threads(1)
     step: Callable[[], None] = make_step(case)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = _peak()
     for _ in range(BLOCK):
         step()
-    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    return _peak() - before
+
+
+def _peak() -> float:
+    """The peak resident memory of this process."""
+    status = Path("/proc/self/status")
+    if status.exists():  # for Linux hands `ru_maxrss` down from the process that started this one
+        return float(re.findall(r"VmHWM:\s*(\d+)", status.read_text())[0])
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

@@ -3,40 +3,46 @@
 from collections.abc import Mapping
 from typing import Any, final
 
+import torch
 from torch import nn
 
-from steelyard.batches import Tree, can_join, count_samples, join_samples, take_samples
+from steelyard.batches import Samples, Tree, can_join, clone_samples, count_samples, join_samples, take_samples
 
-_ENOUGH = 2
+torch.serialization.add_safe_globals([Samples])  # so that a checkpoint that holds kept samples loads as usual
 
 
 @final
 class Gathering(nn.Module):
-    """Keeps samples of consecutive batches until every domain seen has two, one for each half.
+    """Keeps copies of the newest samples of each domain until there are enough of at least two.
 
-    The newest two of each domain are kept at most. They are part of the state, so that a run that was stopped between
-    two batches continues identically.
+    They are part of the state, so that a run that was stopped between two batches continues identically.
+
+    Args:
+        enough: samples of a domain, at least two: one for each half.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, enough: int) -> None:
         super().__init__()
+        if enough < 2:
+            raise ValueError(f"gather must be True or at least 2 samples of each domain; got {enough}.")
+        self.enough = enough
         self.kept: dict[str, Tree] = {}
 
-    def add(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
-        """What has been gathered once it is enough, and then start anew; until then an empty mapping."""
-        gathered = dict(self.kept)
+    def add(self, batch: Mapping[str, Tree]) -> None:
+        """Take in a batch; beyond enough, older samples give way."""
         for name, domain_batch in batch.items():
             older = [self.kept[name]] if name in self.kept and can_join([self.kept[name], domain_batch]) else []
-            gathered[name] = join_samples([*older, domain_batch])
-        sizes = {name: count_samples(samples) for name, samples in gathered.items()}
-        if len(sizes) >= 2 and min(sizes.values()) >= _ENOUGH:
-            self.kept = {}
-            return gathered
-        self.kept = {
-            name: take_samples(samples, slice(max(sizes[name] - _ENOUGH, 0), sizes[name]))
-            for name, samples in gathered.items()
-        }
-        return {}
+            joined = join_samples([*older, domain_batch])
+            size, most = count_samples(joined), max(self.enough, count_samples(domain_batch))
+            self.kept[name] = clone_samples(take_samples(joined, slice(max(size - most, 0), size)))
+
+    def take(self) -> dict[str, Tree]:
+        """The domains that have enough, if they are at least two, to start anew for them; else none."""
+        ready = {name: kept for name, kept in self.kept.items() if count_samples(kept) >= self.enough}
+        if len(ready) < 2:
+            return {}
+        self.kept = {name: kept for name, kept in self.kept.items() if name not in ready}
+        return ready
 
     def get_extra_state(self) -> dict[str, Any]:
         """The samples kept, for a checkpoint."""
@@ -44,4 +50,4 @@ class Gathering(nn.Module):
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """The samples kept, from a checkpoint."""
-        self.kept = state
+        self.kept = dict(state)

@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -10,13 +10,16 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-Step = Literal["optimizer", "sgd"]
+Rule = Literal["optimizer", "sgd"]
+
+
+_TRANSPARENT = ("accelerate.", "lightning.", "lightning_fabric.", "pytorch_lightning.")
 
 
 def innermost(optimizer: Optimizer) -> Optimizer:
-    """The optimizer itself, out of the wrappers of Lightning, Fabric and their like."""
-    while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer) and inner is not optimizer:
-        optimizer = inner
+    """The optimizer itself, out of the wrappers of Lightning, Fabric and Accelerate, which add no rule of their own."""
+    while any(kind.__module__.startswith(_TRANSPARENT) for kind in type(optimizer).__mro__):
+        optimizer = optimizer.optimizer  # type: ignore[attr-defined]
     return optimizer
 
 
@@ -34,6 +37,12 @@ def take_own_step(optimizer: Optimizer, stand_ins: Mapping[Tensor, Tensor]) -> N
 
     Neither the optimizer nor its state changes. No step hook fires, and no scheduler that counts steps sees one.
     """
+    for name, value in vars(optimizer).items():
+        if isinstance(value, Optimizer):
+            raise TypeError(
+                f"{type(optimizer).__name__} steps another optimizer ({name}), so a hypothetical step would move the "
+                "live model: use InnerLoop(step='sgd')."
+            )
     step = _bare_step(optimizer)
     with torch.no_grad():
         step(_stand_in(optimizer, stand_ins))
@@ -41,7 +50,7 @@ def take_own_step(optimizer: Optimizer, stand_ins: Mapping[Tensor, Tensor]) -> N
 
 def _stand_in(optimizer: Optimizer, stand_ins: Mapping[Tensor, Tensor]) -> Optimizer:
     twin: Any = object.__new__(type(optimizer))
-    twin.__dict__.update(vars(optimizer))
+    twin.__dict__.update({name: _copy_container(value) for name, value in vars(optimizer).items()})
     twin._optimizer_step_pre_hooks = OrderedDict()
     twin._optimizer_step_post_hooks = OrderedDict()
     twin.param_groups = [
@@ -54,6 +63,10 @@ def _stand_in(optimizer: Optimizer, stand_ins: Mapping[Tensor, Tensor]) -> Optim
         if key in stand_ins:
             twin.state[stand_ins[key]] = {name: _copy(value) for name, value in state.items()}
     return twin  # type: ignore[no-any-return]
+
+
+def _copy_container(value: Any) -> Any:
+    return copy.copy(value) if isinstance(value, list | dict | set | deque) else value
 
 
 def _copy(value: Any) -> Any:
@@ -74,7 +87,7 @@ def _bare_step(optimizer: Optimizer) -> Callable[[Optimizer], Any]:
     return step  # type: ignore[no-any-return]
 
 
-STEPS: dict[Step, Callable[[Optimizer, Mapping[Tensor, Tensor]], None]] = {
+RULES: dict[Rule, Callable[[Optimizer, Mapping[Tensor, Tensor]], None]] = {
     "optimizer": take_own_step,
     "sgd": take_sgd_step,
 }

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from steelyard.batches import Tree
 from steelyard.measurement import Measurement, Statistic
+from steelyard.probing.gathering import Gathering
 
 
 class Losses(nn.Module, ABC):
@@ -30,16 +31,19 @@ class Probe(nn.Module, ABC):
 
     Args:
         every: measure on each n-th step only.
+        gather: keep samples of consecutive batches and measure on those, once there are this many of at least two
+            domains (`True`: two, one for each half); for batches too small to divide.
     """
 
     statistic: ClassVar[Statistic]
     steps: Tensor
 
-    def __init__(self, *, every: int = 1) -> None:
+    def __init__(self, *, every: int = 1, gather: bool | int = False) -> None:
         super().__init__()
         if every < 1:
             raise ValueError(f"every must be at least 1; got {every}.")
         self.every = every
+        self.gathering = Gathering(2 if gather is True else gather) if gather else None
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
     @final
@@ -48,6 +52,9 @@ class Probe(nn.Module, ABC):
     ) -> Measurement | None:
         """Count a step; measure if one is due, else return `None`."""
         due = (int(self.steps) + 1) % self.every == 0
+        if self.gathering is not None:
+            self.gathering.add(batch)
+            batch = self.gathering.take() if due else {}
         measurement = self._measure(model, batch, losses=losses, optimizer=optimizer) if due else None
         self.steps += 1
         return measurement

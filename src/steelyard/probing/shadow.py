@@ -1,7 +1,10 @@
 """Stand-ins for live modules, to be changed at will."""
 
-import types
-from collections import OrderedDict
+import copy
+import random
+from collections import Counter, OrderedDict, defaultdict, deque
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -9,40 +12,32 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
+_CONTAINERS = (list, set, deque, dict, OrderedDict, defaultdict, Counter)
+
 
 class Shadow:
     """A second tree of module objects beside the live one.
 
-    Parameters of the shadow are new leaves on the live parameters' storage until `detach_parameters`, buffers are
-    copies, and every attribute, list, dict and bound method that leads to a live module or tensor leads to its stand-in
-    instead. Running, stepping or changing the shadow never touches the live modules. What wraps a module to change how
-    it runs, `torch.compile` and distributed data parallelism, is left out: a shadow runs eagerly and on its own rank.
+    Parameters, buffers and other tensors that hold state are copies, and every attribute, container, partial function
+    and bound method that leads to a live module or tensor leads to its stand-in instead. Running, stepping or changing
+    the shadow never touches the live modules. What wraps a module to change how it runs, `torch.compile` and
+    distributed data parallelism, is left out: a shadow runs eagerly and on its own rank. Objects of other kinds are
+    shared.
+
+    Attributes:
+        modules: the stand-ins of the modules given, in order.
+        parameters: every live parameter's stand-in.
     """
 
     def __init__(self, *live: nn.Module) -> None:
         self._stand_ins: dict[int, Any] = {}
         self.parameters: dict[Tensor, nn.Parameter] = {}
-        for root in live:
-            for module in root.modules():
-                self._add_tensors(module)
         self.modules = tuple(self._module(root) for root in live)
 
-    def detach_parameters(self) -> None:
-        """Give the shadow's parameters storage of their own and end their part in automatic differentiation."""
+    def end_differentiation(self) -> None:
+        """Take the parameters out of automatic differentiation (and out of autocast's cache of what it has cast)."""
         for stand_in in self.parameters.values():
             stand_in.requires_grad_(False)
-            stand_in.data = stand_in.data.clone()
-
-    def _add_tensors(self, module: nn.Module) -> None:
-        for name, parameter in module._parameters.items():
-            if parameter is not None and id(parameter) not in self._stand_ins:
-                if nn.parameter.is_lazy(parameter):
-                    raise ValueError(f"parameter {name!r} has no shape yet: run the model once before training.")
-                stand_in = nn.Parameter(parameter.detach(), requires_grad=parameter.requires_grad)
-                self._stand_ins[id(parameter)] = self.parameters[parameter] = stand_in
-        for buffer in module._buffers.values():
-            if buffer is not None and id(buffer) not in self._stand_ins:
-                self._stand_ins[id(buffer)] = buffer.detach().clone()
 
     def _module(self, live: nn.Module) -> nn.Module:
         if id(live) not in self._stand_ins:
@@ -51,32 +46,57 @@ class Shadow:
                 self._stand_ins[id(live)] = self._module(wrapped)
             else:
                 self._stand_ins[id(live)] = stand_in = _hollow(live)
-                attributes = {name: self._of(value) for name, value in vars(live).items()}
-                stand_in.__dict__.update(attributes, _compiled_call_impl=None)
+                stand_in.__dict__.update({name: self._of(value) for name, value in vars(live).items()})
+                stand_in.__dict__["_compiled_call_impl"] = None
         return self._stand_ins[id(live)]  # type: ignore[no-any-return]
 
     def _of(self, value: Any) -> Any:
-        """What stands in for a module's attribute."""
+        """What stands in for a module's attribute, or for what it holds."""
+        value = getattr(value, "_torchdynamo_orig_callable", value)
         if isinstance(value, nn.Module):
             return self._module(value)
-        if isinstance(value, types.MethodType) and isinstance(value.__self__, nn.Module):
-            return types.MethodType(value.__func__, self._module(value.__self__))
-        if isinstance(value, torch.Generator):
-            return value.clone_state()
-        if type(value) is tuple:
-            return tuple(self._of(item) for item in value)
-        if type(value) in (list, set, dict, OrderedDict):
+        if isinstance(value, Tensor):
+            return self._once(value, self._tensor)
+        if isinstance(value, MethodType):
+            return MethodType(value.__func__, self._of(value.__self__))
+        if isinstance(value, partial):
+            arguments = (self._of(item) for item in value.args)
+            return partial(self._of(value.func), *arguments, **{k: self._of(v) for k, v in value.keywords.items()})
+        if isinstance(value, tuple):
+            items = [self._of(item) for item in value]
+            return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        if type(value) in _CONTAINERS:
             return self._container(value)
-        return self._stand_ins.get(id(value), value) if isinstance(value, Tensor) else value
+        if isinstance(value, torch.Generator):
+            return self._once(value, torch.Generator.clone_state)
+        if isinstance(value, random.Random) or type(value).__module__.startswith("numpy"):
+            return self._once(value, copy.deepcopy)
+        return value
+
+    def _once(self, live: Any, make: Any) -> Any:
+        """What several modules share stays shared."""
+        if id(live) not in self._stand_ins:
+            self._stand_ins[id(live)] = make(live)
+        return self._stand_ins[id(live)]
+
+    def _tensor(self, live: Tensor) -> Tensor:
+        if isinstance(live, nn.Parameter):
+            if nn.parameter.is_lazy(live):
+                raise ValueError("a parameter has no shape yet: run the model once before training.")
+            stand_in = nn.Parameter(live.detach().clone(), requires_grad=live.requires_grad)
+            self.parameters[live] = stand_in
+            return stand_in
+        # What was computed from parameters is kept by a module to be read, not to be changed.
+        return live if live.requires_grad else live.clone()
 
     def _container(self, live: Any) -> Any:
-        """A container that several modules share, or that holds itself, has one stand-in."""
         if id(live) not in self._stand_ins:
-            self._stand_ins[id(live)] = stand_in = type(live)()
+            self._stand_ins[id(live)] = stand_in = copy.copy(live)
+            stand_in.clear()  # what is left of it: a default factory, a greatest length
             if isinstance(live, dict):
-                stand_in.update((key, self._of(item)) for key, item in live.items())
+                stand_in.update({key: self._of(item) for key, item in live.items()})
             else:
-                (stand_in.extend if isinstance(live, list) else stand_in.update)(self._of(item) for item in live)
+                (stand_in.update if isinstance(live, set) else stand_in.extend)(self._of(item) for item in live)
         return self._stand_ins[id(live)]
 
 
@@ -96,9 +116,16 @@ def _wrapped(module: nn.Module) -> nn.Module | None:
 
 
 def _hollow(live: nn.Module) -> nn.Module:
+    """An empty object of the module's class, or an error that says why there can be none."""
+    name = type(live).__name__
     if isinstance(live, torch.jit.ScriptModule):
         raise TypeError(f"a scripted module cannot be probed: pass the {live.original_name} it was scripted from.")
-    if type(live).__name__ == "FullyShardedDataParallel":
+    if any(kind.__name__ in ("FullyShardedDataParallel", "FSDPModule") for kind in type(live).__mro__):
         raise TypeError("a model sharded over ranks cannot be probed: no rank holds all of its parameters.")
+    forward = vars(live).get("forward")
+    if isinstance(forward, FunctionType) and not hasattr(forward, "_torchdynamo_orig_callable"):
+        cells = [cell.cell_contents for cell in forward.__closure__ or ()]
+        if any(isinstance(cell, nn.Module | MethodType) for cell in cells):
+            raise TypeError(f"a {name} whose forward is now a function that holds the live module cannot be probed.")
     kind = _LocalBatchNorm if isinstance(live, nn.SyncBatchNorm) else type(live)
     return object.__new__(kind)

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from steelyard.batches import Tree, count_samples
 from steelyard.measurement import Measurement, Outcome, Statistic, Verdict
 from steelyard.probing import Probe
-from steelyard.training.distributed import average_over_ranks, is_shared
+from steelyard.training.distributed import average_over_ranks, is_shared, run_once
 from steelyard.training.domain_losses import DomainLosses, Loss, Objective
 from steelyard.weighting import Weighting
 
@@ -23,7 +23,7 @@ _PATIENCE = 25  # steps without a vote, before a word about it
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class StepReport:
     """What one call of the balancer did.
 
     Attributes:
@@ -112,10 +112,10 @@ class Balancer(nn.Module):
                 f"{type(probe).__name__} provides {probe.statistic.value}."
             )
         self.domains = names
-        self.losses = DomainLosses(names, loss=loss, objective=objective, join=join)
+        self.domain_losses = DomainLosses(names, loss=loss, objective=objective, join=join)
         self.weighting = weighting
         self.probe = probe
-        self.last: Step | None = None
+        self.last: StepReport | None = None
         self._group = process_group
         weighting.start(len(names))
         signature = json.dumps([names, repr(weighting)]).encode()
@@ -144,9 +144,9 @@ class Balancer(nn.Module):
         _check_kind("model", model, nn.Module)
         present = self._present(batch)
         measurement, verdict = self._follow(model, present, optimizer)
-        losses = self.losses(model, present)
+        losses = run_once(model, lambda wrapped: self.domain_losses(wrapped, present))
         weights = self.weights
-        self.last = Step(
+        self.last = StepReport(
             losses={name: loss.detach() for name, loss in losses.items()},
             weights=weights,
             outcome=verdict.outcome,
@@ -182,7 +182,7 @@ class Balancer(nn.Module):
         if optimizer is None:
             raise ValueError("the optimizer is needed for the vote: balancer(model, batch, optimizer).")
         _check_kind("optimizer", optimizer, Optimizer)
-        measurement = self.probe.measure(model, batch, losses=self.losses, optimizer=optimizer)
+        measurement = self.probe.measure(model, batch, losses=self.domain_losses, optimizer=optimizer)
         if measurement is None:
             return nothing, self._counted(Verdict(Outcome.NOT_DUE))
         if is_shared(self._group):

@@ -36,6 +36,8 @@ class DomainLosses(Losses):
         self.domains = tuple(domains)
         if (loss is None) == (objective is None):
             raise ValueError(f"give either loss or objective; got {'neither' if loss is None else 'both'}.")
+        if isinstance(loss, nn.ModuleDict):
+            loss = dict(loss.items())
         for given in loss.values() if isinstance(loss, Mapping) else (loss, objective):
             if given is not None and (isinstance(given, type) or not callable(given)):
                 raise TypeError(f"a loss or objective must be a function or an instance of a module; got {given!r}.")

@@ -4,10 +4,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar, Self, final
 
-import torch
 from torch import Tensor, nn
 
 from steelyard.measurement import Measurement, Outcome, Statistic, Verdict
+
+# How many domains a measurement must have: values that are compared with each other need two.
+_FEWEST = {
+    Statistic.NOTHING: 0,
+    Statistic.LOSSES: 1,
+    Statistic.HYPOTHETICAL_LOSSES: 2,
+    Statistic.GRAMIAN: 2,
+}
 
 
 class Weighting(nn.Module, ABC):
@@ -44,12 +51,9 @@ class Weighting(nn.Module, ABC):
     @final
     def observe(self, measurement: Measurement) -> Verdict:
         """Let a measurement move the weights; one that is not finite or has too few domains never does."""
-        taking_part = measurement.taking_part
-        if self.statistic is Statistic.NOTHING:
-            return Verdict(Outcome.HELD)
-        if len(taking_part) < 2:
+        if len(measurement.taking_part) < _FEWEST[self.statistic]:
             return Verdict(Outcome.TOO_FEW)
-        if not torch.isfinite(measurement.values[taking_part]).all():
+        if not measurement.is_finite:
             return Verdict(Outcome.NOT_FINITE)
         return self._update(measurement)
 
@@ -63,7 +67,7 @@ class Weighting(nn.Module, ABC):
 
     @abstractmethod
     def _update(self, measurement: Measurement) -> Verdict:
-        """Let a finite measurement of at least two domains move the weights."""
+        """Let a finite measurement of enough domains move the weights."""
 
     @final
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
