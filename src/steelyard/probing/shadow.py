@@ -47,12 +47,11 @@ class Shadow:
             else:
                 self._stand_ins[id(live)] = stand_in = _hollow(live)
                 stand_in.__dict__.update({name: self._of(value) for name, value in vars(live).items()})
-                stand_in.__dict__["_compiled_call_impl"] = None
         return self._stand_ins[id(live)]  # type: ignore[no-any-return]
 
     def _of(self, value: Any) -> Any:
         """What stands in for a module's attribute, or for what it holds."""
-        value = getattr(value, "_torchdynamo_orig_callable", value)
+        value = getattr(value, "_torchdynamo_orig_callable", value)  # what torch.compile compiled
         if isinstance(value, nn.Module):
             return self._module(value)
         if isinstance(value, Tensor):
