@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from steelyard.imaging.phantom.field import FloatArray
 from steelyard.imaging.phantom.rigid import Matrix
 
-_BLOCK = 4  # voxels: air is recognised on a grid this much coarser
+_BLOCK = 4.0  # mm: air is recognised on a grid of about this spacing
+_CHUNK = 1 << 16  # points read at a time: few enough to stay in cache
 _COIL_RADIUS = 140.0  # mm: the bias field is a polynomial on a cube of twice this side
 
 
@@ -48,15 +49,19 @@ def flair_grid() -> Grid:
 
 
 def t1w_grid() -> Grid:
-    """Return the T1w grid: 240 × 256 × 160 sagittal voxels of 1 × 1 × 1.2 mm, axes to anterior, superior, right."""
+    """Return the T1w grid: 240 × 224 × 160 sagittal voxels of 1 × 1 × 1.2 mm, axes to anterior, superior, right."""
     affine = np.zeros((4, 4))
     affine[1, 0], affine[2, 1], affine[0, 2], affine[3, 3] = 1.0, 1.0, 1.2, 1.0
-    affine[:3, 3] = (-95.4, -119.5, -147.5)
-    return Grid(shape=(240, 256, 160), affine=affine)
+    affine[:3, 3] = (-95.4, -119.5, -128.5)
+    return Grid(shape=(240, 224, 160), affine=affine)
 
 
 def sample(
-    grid: Grid, inside: Callable[[torch.Tensor], torch.Tensor], read: Callable[[torch.Tensor], torch.Tensor]
+    grid: Grid,
+    inside: Callable[[torch.Tensor], torch.Tensor],
+    read: Callable[[torch.Tensor], torch.Tensor],
+    *,
+    channels: int,
 ) -> FloatArray:
     """Evaluate a function of position on a grid, averaging over the thickness of each slice.
 
@@ -64,31 +69,34 @@ def sample(
         grid: The voxels.
         inside: Points (n, 3) to booleans (n,): where the function may differ from 0. Asked on a coarse grid only.
         read: Points (n, 3) to values (channels, n).
+        channels: How many values `read` returns for a point.
 
     Returns:
         Values of shape (channels, *grid.shape).
     """
-    indices = torch.from_numpy(_voxels_inside(grid, inside))
-    total = torch.zeros(0)
-    for part in range(grid.parts):
-        shift = (part + 0.5) / grid.parts - 0.5
-        values = torch.cat(
-            [read(grid.points(chunk + torch.tensor([0, 0, shift]))) for chunk in indices.split(1 << 18)], dim=1
-        )
-        total = values / grid.parts if part == 0 else total + values / grid.parts
-    image = torch.zeros(len(total), *grid.shape)
-    image[:, indices[:, 0], indices[:, 1], indices[:, 2]] = total
-    return np.asarray(image.numpy())
+    voxels = _voxels_inside(grid, inside)
+    shifts = [torch.tensor([0, 0, (part + 0.5) / grid.parts - 0.5]) for part in range(grid.parts)]
+    image = np.zeros((channels, *grid.shape), dtype=np.float32)
+    flat = image.reshape(channels, -1)
+    for start in range(0, len(voxels), _CHUNK):
+        chunk = voxels[start : start + _CHUNK]
+        indices = torch.from_numpy(np.stack(np.unravel_index(chunk, grid.shape), axis=1).astype(np.float32))
+        parts = [read(grid.points(indices + shift)).numpy() for shift in shifts]
+        for channel in range(channels):
+            flat[channel, chunk] = sum(part[channel] for part in parts) / grid.parts
+    return image
 
 
 def _voxels_inside(grid: Grid, inside: Callable[[torch.Tensor], torch.Tensor]) -> NDArray[np.int64]:
-    """Return the indices (n, 3) of all voxels in blocks that touch the inside."""
-    blocks = [-(-count // _BLOCK) for count in grid.shape]
-    corners = np.indices(blocks).reshape(3, -1).T * _BLOCK + (_BLOCK - 1) / 2
-    touched = inside(grid.points(torch.from_numpy(corners))).numpy().reshape(blocks)
-    for axis, count in enumerate(grid.shape):
-        touched = touched.repeat(_BLOCK, axis=axis).take(range(count), axis=axis)
-    return np.argwhere(touched)
+    """Return the flat indices of all voxels in blocks that touch the inside."""
+    spacing = np.linalg.norm(grid.affine[:3, :3], axis=0)
+    size = np.maximum(np.rint(_BLOCK / spacing), 1).astype(int)
+    blocks = [int(-(-count // step)) for count, step in zip(grid.shape, size, strict=True)]
+    middles = np.indices(blocks).reshape(3, -1).T * size + (size - 1) / 2
+    touched = inside(grid.points(torch.from_numpy(middles))).numpy().reshape(blocks)
+    for axis, step in enumerate(size):
+        touched = touched.repeat(step, axis=axis)
+    return np.flatnonzero(touched[tuple(slice(count) for count in grid.shape)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,4 +141,6 @@ def rician(signal: FloatArray, noise: float, generator: np.random.Generator) -> 
     real += signal
     imaginary = generator.standard_normal(signal.shape, dtype=np.float32)
     imaginary *= noise
-    return np.hypot(real, imaginary)
+    np.square(real, out=real)
+    real += np.square(imaginary, out=imaginary)
+    return np.sqrt(real, out=real)

@@ -6,60 +6,14 @@ import numpy as np
 import torch
 from scipy import ndimage
 
-from steelyard.imaging.phantom.field import Field, Vector, field_of
-from steelyard.imaging.phantom.head import HEAD_CHANNELS, load_head
+from steelyard.imaging.phantom.field import Field, field_of
+from steelyard.imaging.phantom.head import load_head
+from steelyard.imaging.phantom.physique import Physique
 from steelyard.imaging.phantom.template import Template, load_template
 
 _SHARPNESS = 2.2  # exponent that undoes the blur which averaging 152 brains left in the probabilities
+_SKIN = 1.6  # mm
 _FOLDING = 1.1  # how much the cortex's folding varies between subjects (of a log-probability)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Physique:
-    """What distinguishes one head from another, besides its deformation.
-
-    Args:
-        age: In years.
-        size: Size along x, y and z relative to the template.
-        ventricle_growth: How far the walls of the ventricles have moved outwards, in mm of the template.
-        sulcal_widening: By how much fluid is favoured over grey matter (of a log-probability).
-        fluid_gap: Fluid between brain and skull, in mm.
-        skull: Thickness of the inner table, the diploe and the outer table, in mm.
-        fat: Thickness of the fat beneath the skin, in mm.
-    """
-
-    age: float
-    size: Vector
-    ventricle_growth: float
-    sulcal_widening: float
-    fluid_gap: float
-    skull: Vector
-    fat: float
-
-    def __post_init__(self) -> None:
-        if min(*self.size, *self.skull, self.fluid_gap, self.fat) <= 0:
-            raise ValueError(f"sizes and thicknesses must be positive; got {self}.")
-
-
-def draw_age(generator: np.random.Generator) -> float:
-    """Draw an age from the range in which white matter hyperintensities are studied, 45 to 88 years."""
-    return float(np.clip(generator.normal(67, 9), 45, 88))
-
-
-def draw_physique(age: float, generator: np.random.Generator) -> Physique:
-    """Draw a physique typical of an age: ventricles and sulci widen with the years, differently in each person."""
-    ageing = (age - 45) / 40
-    overall = generator.normal(0.925, 0.022)
-    x, y, z = overall * generator.normal(1, 0.015, size=3)
-    return Physique(
-        age=age,
-        size=(float(x), float(y), float(z)),
-        ventricle_growth=float(np.clip(0.4 + 3.4 * ageing + generator.normal(0, 0.7), 0, 6)),
-        sulcal_widening=float(np.clip(1.2 + 1.1 * ageing + generator.normal(0, 0.25), 0.6, 3)),
-        fluid_gap=float(1.2 + 1.5 * ageing + generator.uniform(0, 0.8)),
-        skull=(float(generator.uniform(1.4, 2)), float(generator.uniform(1.8, 4)), float(generator.uniform(1.3, 1.9))),
-        fat=float(generator.uniform(1.5, 4)),
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,29 +23,35 @@ class Anatomy:
     Args:
         physique: Age, size and thicknesses.
         displacement: From a point of the head, scaled to the template's size, to where the template shows it (mm).
-        texture: Three channels of noise with unit variance: two fold the cortex, one mottles the tissue.
+        folding: Two channels of noise with unit variance, which fold the cortex.
+        mottle: Noise with unit variance, which makes tissue uneven.
     """
 
     physique: Physique
     displacement: Field
-    texture: Field
+    folding: Field
+    mottle: Field
     template: Template
 
     def to_template(self, points: torch.Tensor) -> torch.Tensor:
-        """Return where in the template the points (n, 3) of this head come from."""
+        """Return where in the template of a young head the points (n, 3) of this one come from."""
         scaled = points / torch.tensor(self.physique.size)
-        moved = scaled + self.displacement.at(scaled).T
-        return moved - self.physique.ventricle_growth * self.template.ventricle_push.at(moved).T
+        return scaled + self.displacement.at(scaled).T
 
-    def brain_tissues(self, places: torch.Tensor, depth: torch.Tensor, texture: torch.Tensor) -> torch.Tensor:
-        """Return the shares of white matter, grey matter and fluid at places of the template, shape (3, n).
+    def before_ageing(self, places: torch.Tensor, depth: torch.Tensor) -> torch.Tensor:
+        """Return where places of the template (n, 3) were before the ventricles grew; the brain's surface stays."""
+        held = (depth / -10).clamp(0, 1) * self.physique.ventricle_growth
+        return places - (held * self.template.ventricle_push.at(places)).T
+
+    def brain_tissues(self, places: torch.Tensor, depth: torch.Tensor) -> torch.Tensor:
+        """Return the shares of white matter, grey matter and fluid, shape (3, n).
 
         Args:
-            places: Points of the template, (n, 3).
+            places: Points of the template before ageing, (n, 3).
             depth: Their signed distance to the brain's surface in mm, negative inside.
-            texture: The first two channels of `texture` there.
         """
         grey, white = self.template.tissues.at(places)
+        texture = self.folding.at(places)
         cortical = ((depth + 40) / 15).clamp(0, 1) * _FOLDING
         fluid = (1 - grey - white).clamp(0, 1)
         logits = _SHARPNESS * torch.stack([white, grey, fluid]).clamp_min(0.004).log()
@@ -107,31 +67,43 @@ class Anatomy:
         Args:
             places: Points of the template, (n, 3).
             depth: Their signed distance to the brain's surface in mm, negative inside.
-            texture: One channel of noise there, which breaks up muscle and porous bone.
+            texture: Noise there, which breaks up marrow, muscle and porous bone.
         """
-        head = dict(zip(HEAD_CHANNELS, load_head().at(places), strict=True))
         inner, diploe, outer = self.physique.skull
         depth = depth - self.physique.fluid_gap + 0.4 * texture.clamp(-1.5, 1.5)
-        marrow = _within(depth, inner, inner + diploe)
-        soft = _step(depth - inner - diploe - outer)
-        skull = 1 - soft - marrow
-        below_skin = -head["surface"]
-        skin = 1 - _step(below_skin - 1.6)
-        padding = (1 - skin) * (1 - _step(below_skin - 1.6 - self.physique.fat - 0.5 * texture))
-        deep = (1 - skin - padding) * soft
-        cells = _step(2.0 * texture + 0.5)
-        muscle = 1 - sum((head[name] for name in HEAD_CHANNELS[1:]), torch.zeros_like(depth))
-        streaks = 0.7 * _step(2 * texture - 2.6)
-        within = _step(below_skin)
+        below_skin = -load_head().skin_distance.at(places)[0]
+        soft = _step(depth - inner - diploe - outer) * _step(below_skin)
+        marrow = _within(depth, inner, inner + diploe) * (0.3 + 0.12 * texture).clamp(0.05, 0.6)
+        skin = 1 - _step(below_skin - _SKIN)
+        fat = (1 - skin) * (1 - _step(below_skin - _SKIN - self.physique.fat - 0.5 * texture))
         shares = {
-            "white": deep * head["cord"],
-            "csf": deep * head["fluid"],
-            "fat": deep * (head["fat"] + muscle * streaks) + soft * (padding + 0.4 * skin),
-            "marrow": deep * head["marrow"] + marrow,
-            "muscle": deep * muscle * (1 - streaks) + soft * 0.5 * skin,
-            "bone": deep * (head["bone"] + head["porous"] * (1 - cells)) + skull,
+            "white": torch.zeros_like(depth),
+            "csf": torch.zeros_like(depth),
+            "fat": soft * (0.7 * fat + 0.25 * skin),
+            "marrow": marrow,
+            "muscle": soft * (0.2 * fat + 0.5 * skin),
         }
-        return {name: share * within for name, share in shares.items()}
+        deep = soft * (1 - skin - fat)
+        within = (deep > 0).nonzero()[:, 0]
+        for name, share in _deep_tissues(places[within], texture[within]).items():
+            shares[name].index_add_(0, within, share * deep[within])
+        return shares
+
+
+def _deep_tissues(places: torch.Tensor, texture: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return the shares of tissue between the fat and the skull; bone and air give no signal and are left out."""
+    shares = load_head().shares.at(places)
+    muscle = (1 - shares.sum(dim=0)).clamp_min(0)
+    streaks = 0.35 * (texture - 0.5).clamp(0, 1)
+    fat, marrow, _, fluid, cord, porous, _ = shares
+    lining = 0.5 * porous * (1 - _step(2 * texture + 0.5))
+    return {
+        "white": cord,
+        "csf": fluid,
+        "fat": fat + muscle * streaks,
+        "marrow": 0.5 * marrow,
+        "muscle": muscle * (1 - streaks) + lining,
+    }
 
 
 def _step(distance: torch.Tensor) -> torch.Tensor:
@@ -150,26 +122,34 @@ def grow_anatomy(physique: Physique, generator: np.random.Generator) -> Anatomy:
     return Anatomy(
         physique=physique,
         displacement=_draw_displacement(grid, generator),
-        texture=_draw_texture(grid, generator),
+        folding=_draw_folding(generator),
+        mottle=_draw_mottle(grid, generator),
         template=template,
     )
 
 
 def _draw_displacement(grid: Field, generator: np.random.Generator) -> Field:
-    """Draw a smooth displacement: 2.5 mm over 30 mm or more, which shapes the head, and 1.4 mm over 12 mm."""
+    """Draw a smooth displacement: 2.2 mm over 32 mm or more, which shapes the head, and 0.9 mm over 12 mm."""
     spacing = 2 * grid.spacing
     shape = tuple((count + 1) // 2 for count in grid.values.shape[1:])
     channels = [
-        2.5 * _smooth_noise(shape, 30 / spacing, generator) + 1.4 * _smooth_noise(shape, 12 / spacing, generator)
+        2.2 * _smooth_noise(shape, 32 / spacing, generator)
+        + 0.9 * _smooth_noise(shape, 12 / spacing, generator)
         for _ in range(3)
     ]
     return field_of(*channels, origin=grid.origin, spacing=spacing)
 
 
-def _draw_texture(grid: Field, generator: np.random.Generator) -> Field:
-    shape = tuple(grid.values.shape[1:])
-    channels = [_smooth_noise(shape, scale / grid.spacing, generator) for scale in (3.5, 3.5, 2.2)]
-    return field_of(*channels, origin=grid.origin, spacing=grid.spacing)
+def _draw_folding(generator: np.random.Generator) -> Field:
+    """Draw noise of the size of a fold, in a box around the brain."""
+    spacing, shape = 2.0, (81, 101, 87)
+    channels = [_smooth_noise(shape, 3.5 / spacing, generator) for _ in range(2)]
+    return field_of(*channels, origin=(-80.0, -116.0, -80.0), spacing=spacing)
+
+
+def _draw_mottle(grid: Field, generator: np.random.Generator) -> Field:
+    noise = _smooth_noise(tuple(grid.values.shape[1:]), 2.2 / grid.spacing, generator)
+    return field_of(noise, origin=grid.origin, spacing=grid.spacing)
 
 
 def _smooth_noise(shape: tuple[int, ...], scale: float, generator: np.random.Generator) -> np.ndarray:

@@ -10,8 +10,6 @@ from torch.nn.functional import grid_sample
 FloatArray = NDArray[np.float32]
 Vector = tuple[float, float, float]
 
-_CHUNK = 1 << 18  # points read at a time: the coordinates of one chunk stay in cache
-
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
@@ -34,13 +32,10 @@ class Field:
     def at(self, points: torch.Tensor) -> torch.Tensor:
         """Interpolate linearly at points of shape (n, 3); beyond the grid the edge goes on. Shape (channels, n)."""
         extent = (torch.tensor(self.values.shape[1:]) - 1) * self.spacing / 2
-        centred = (points - torch.tensor(self.origin) - extent) / extent
-        volume = self.values[None]
-        read = [
-            grid_sample(volume, chunk.flip(1)[None, :, None, None], padding_mode="border", align_corners=True)
-            for chunk in centred.split(_CHUNK)
-        ]
-        return torch.cat([part.reshape(len(self.values), -1) for part in read], dim=1)
+        centred = torch.addcmul(-torch.tensor(self.origin) / extent - 1, points, 1 / extent)
+        volume = self.values[None].permute(0, 1, 4, 3, 2)  # grid_sample takes x as the last axis
+        read = grid_sample(volume, centred[None, :, None, None], padding_mode="border", align_corners=True)
+        return read.reshape(len(self.values), -1)
 
     def positions(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return the x, y and z of the voxels in mm, as arrays that broadcast to the grid."""

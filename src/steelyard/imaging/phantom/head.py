@@ -9,11 +9,24 @@ from scipy import ndimage
 from steelyard.imaging.phantom.field import Field, FloatArray, Vector, field_of
 from steelyard.imaging.phantom.template import load_template
 
-HEAD_CHANNELS = ("surface", "fat", "marrow", "bone", "fluid", "cord", "porous", "air")
-"""Signed distance to the skin (mm, negative inside), then the share of each tissue; the rest is muscle.
+HEAD_TISSUES = ("fat", "marrow", "bone", "fluid", "cord", "porous", "air")
+"""What lies between the skull and the skin besides muscle.
 
 `porous` is bone riddled with air (mastoid cells, turbinates); `fluid` fills eyes and spinal canal.
 """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """The head around the brain, in MNI millimetres.
+
+    Args:
+        skin_distance: Signed distance to the skin in mm, negative inside.
+        shares: Shares of `HEAD_TISSUES`; the rest is muscle. They hold outside the skull alone.
+    """
+
+    skin_distance: Field
+    shares: Field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,17 +80,19 @@ _INTERIOR = (  # later solids lie over earlier ones
 
 
 @lru_cache(maxsize=1)
-def load_head() -> Field:
-    """Return `HEAD_CHANNELS` on the grid of the template's brain distance; built once per process."""
-    distance = load_template().brain_distance
-    shares = dict.fromkeys(HEAD_CHANNELS[1:], np.zeros(distance.values.shape[1:], dtype=np.float32))
+def load_head() -> Head:
+    """Build the head around the template's brain; once per process."""
+    grid = load_template().brain_distance
+    shares = dict.fromkeys(HEAD_TISSUES, np.zeros(grid.values.shape[1:], dtype=np.float32))
     for solid in _INTERIOR:
-        inside = _softly_inside(solid, distance)
+        inside = _softly_inside(solid, grid)
         shares = {name: share * (1 - inside) for name, share in shares.items()}
         if solid.tissue in shares:
             shares[solid.tissue] = shares[solid.tissue] + inside
-    surface = _skin_distance(distance)
-    return field_of(surface, *shares.values(), origin=distance.origin, spacing=distance.spacing)
+    return Head(
+        skin_distance=field_of(_skin_distance(grid), origin=grid.origin, spacing=grid.spacing),
+        shares=field_of(*shares.values(), origin=grid.origin, spacing=grid.spacing),
+    )
 
 
 def _radius(solid: _Ellipsoid, grid: Field) -> FloatArray:

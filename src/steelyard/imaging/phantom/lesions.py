@@ -13,8 +13,13 @@ from steelyard.imaging.phantom.template import Template
 LOAD_RANGE = (1.0, 40.0)  # ml
 _MEDIAN_LOAD, _LOAD_SPREAD = 8.0, 0.95  # ml; s.d. of the logarithm
 _SOFTNESS = 0.07  # of the potential: the lesions fade over one or two millimetres
-_HORNS: tuple[Vector, ...] = ((-17.0, 31.0, 8.0), (17.0, 31.0, 8.0), (-27.0, -58.0, 13.0), (27.0, -58.0, 13.0))  # mm, MNI
-_LATTICE = 1.5  # mm between the points at which the volume of the lesions is counted
+_HORNS: tuple[Vector, ...] = (
+    (-17.0, 31.0, 8.0),
+    (17.0, 31.0, 8.0),
+    (-27.0, -58.0, 13.0),
+    (27.0, -58.0, 13.0),
+)  # mm, MNI
+_LATTICE = 2.0  # mm between the points at which the volume of the lesions is counted
 
 
 def draw_load(age: float, generator: np.random.Generator) -> float:
@@ -50,7 +55,9 @@ def grow_lesions(anatomy: Anatomy, load: float, generator: np.random.Generator) 
     points = _lattice(potential, anatomy.physique.size)
     places = anatomy.to_template(points)
     depth = anatomy.template.brain_distance.at(places)[0]
-    white = anatomy.brain_tissues(places, depth, anatomy.texture.at(places))[0] > 0.5
+    inside = depth < 0
+    places = anatomy.before_ageing(places[inside], depth[inside])
+    white = anatomy.brain_tissues(places, depth[inside])[0] > 0.5
     height = potential.at(places[white])[0].sort(descending=True).values
     count = round(load * 1000 / _LATTICE**3)
     return Lesions(potential=potential, threshold=float(height[min(count, len(height) - 1)]))
@@ -75,8 +82,10 @@ def _draw_potential(template: Template, generator: np.random.Generator) -> Field
     white = _white_matter(template)
     deep = ndimage.gaussian_filter(white, 2.5)
     allowed = np.maximum(deep**2, np.exp(-distance / 3.0)) * _away_from_midline(grid)
-    potential = (rim + _caps(grid, generator)) + _foci(grid, deep * (distance > 6), generator)
-    potential = allowed * (potential + 0.06 * _noise(grid, 1.6, generator) + 0.07 * _noise(grid, 4.0, generator))
+    potential = (rim + _caps(grid, generator)) + _foci(deep * (distance > 6), generator)
+    potential = allowed * (
+        potential + 0.06 * _noise(grid, 1.6, generator) + 0.07 * _noise(grid, 4.0, generator)
+    )
     for axis in range(3):
         np.moveaxis(potential, axis, 0)[[0, -1]] = -1.0
     return field_of(potential, origin=grid.origin, spacing=grid.spacing)
@@ -86,7 +95,9 @@ def _white_matter(template: Template) -> FloatArray:
     """Return the template's white matter on the grid of the distance to the ventricles."""
     grid, whole = template.ventricle_distance, template.tissues
     first = [round((a - b) / whole.spacing) for a, b in zip(grid.origin, whole.origin, strict=True)]
-    box = tuple(slice(start, start + count) for start, count in zip(first, grid.values.shape[1:], strict=True))
+    box = tuple(
+        slice(start, start + count) for start, count in zip(first, grid.values.shape[1:], strict=True)
+    )
     return np.asarray(whole.values[1][box].numpy())
 
 
@@ -108,7 +119,7 @@ def _caps(grid: Field, generator: np.random.Generator) -> FloatArray:
     return caps
 
 
-def _foci(grid: Field, prior: FloatArray, generator: np.random.Generator) -> FloatArray:
+def _foci(prior: FloatArray, generator: np.random.Generator) -> FloatArray:
     """Return foci in the deep white matter, punctate to large; close ones flow together."""
     count = int(generator.integers(25, 110))
     flat = np.where(prior > 0.6, prior**3, 0).ravel().cumsum()

@@ -3,7 +3,17 @@
 from dataclasses import dataclass, field, replace
 
 from steelyard.errors import UserError
-from steelyard.imaging.phantom.signal import RELAXATION, Flair, Mprage, Sequence, SpinEcho
+from steelyard.imaging.phantom.signal import (
+    RELAXATION,
+    TISSUES,
+    Flair,
+    Mprage,
+    Relaxation,
+    Sequence,
+    SpinEcho,
+    tissue_signals,
+    with_lesion_contrast,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,9 +38,28 @@ class Scanner:
 
     def __post_init__(self) -> None:
         if self.field_strength not in RELAXATION:
-            raise ValueError(f"field_strength must be one of {sorted(RELAXATION)}; got {self.field_strength}.")
+            raise ValueError(
+                f"field_strength must be one of {sorted(RELAXATION)}; got {self.field_strength}."
+            )
         if self.noise < 0 or self.shading < 0 or not 0 <= self.fat_suppression <= 1:
-            raise ValueError(f"noise and shading must not be negative, fat_suppression within 0 to 1; got {self}.")
+            raise ValueError(
+                f"noise and shading must not be negative, fat_suppression within 0 to 1; got {self}."
+            )
+
+    def t1w_signals(self, lesion_contrast: float) -> tuple[float, ...]:
+        """Return the signal of each of `signal.TISSUES` in the T1w scan, in units of white matter's."""
+        return tissue_signals(self.t1w, self._relaxation(lesion_contrast))
+
+    def flair_signals(self, lesion_contrast: float) -> tuple[float, ...]:
+        """Return the signal of each of `signal.TISSUES` in the FLAIR scan, in units of white matter's."""
+        signals = tissue_signals(self.flair, self._relaxation(lesion_contrast))
+        return tuple(
+            value * (1 - self.fat_suppression) if tissue in ("fat", "marrow") else value
+            for tissue, value in zip(TISSUES, signals, strict=True)
+        )
+
+    def _relaxation(self, lesion_contrast: float) -> dict[str, Relaxation]:
+        return with_lesion_contrast(RELAXATION[self.field_strength], lesion_contrast)
 
 
 _STANDARD = Scanner()

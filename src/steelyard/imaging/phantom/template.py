@@ -10,7 +10,11 @@ from scipy import ndimage
 from steelyard.imaging.phantom.field import Field, FloatArray, Vector, field_of
 
 _INSIDE_LATERAL_VENTRICLE = (-6.0, 0.0, 20.0)  # mm, MNI
-_AROUND_VENTRICLES = ((-62.0, 63.0), (-98.0, 68.0), (-34.0, 66.0))  # mm, MNI: all the white matter WMH occur in
+_AROUND_VENTRICLES = (
+    (-62.0, 63.0),
+    (-98.0, 68.0),
+    (-34.0, 66.0),
+)  # mm, MNI: all the white matter WMH occur in
 _CSF_BRIGHTNESS, _WHITE_BRIGHTNESS = 0.25, 0.85  # in the template's T1 image, of its maximum
 _PUSH_REACH = 12.0  # mm over which the push of a growing ventricle fades
 
@@ -38,7 +42,9 @@ def load_template() -> Template:
     """Read the maps and derive the distances; once per process, about two seconds."""
     brightness, grey, white, origin = _read_maps()
     brain = brightness > 0
-    box = tuple(slice(round(a - o), round(b - o)) for (a, b), o in zip(_AROUND_VENTRICLES, origin, strict=True))
+    box = tuple(
+        slice(round(a - o), round(b - o)) for (a, b), o in zip(_AROUND_VENTRICLES, origin, strict=True)
+    )
     corner = (_AROUND_VENTRICLES[0][0], _AROUND_VENTRICLES[1][0], _AROUND_VENTRICLES[2][0])
     ventricles = _connected_to((1 - grey - white > 0.5)[box], _INSIDE_LATERAL_VENTRICLE, corner)
     distance = _signed_distance(ventricles, smoothing=1.0)

@@ -9,9 +9,7 @@ from steelyard.imaging.phantom.field import FloatArray
 _HALF_WIDTH = 0.05  # of the brain's voxels, on either side of the peak
 
 
-def white_stripe(
-    image: FloatArray, brain: NDArray[np.bool_], white: NDArray[np.bool_]
-) -> FloatArray:
+def white_stripe(image: FloatArray, brain: NDArray[np.bool_], white: NDArray[np.bool_]) -> FloatArray:
     """Return (image − m) / s within the brain and 0 elsewhere, m and s the mean and s.d. of the white stripe.
 
     The stripe is the tenth of the brain's voxels whose ranks lie around that of white matter's most frequent
