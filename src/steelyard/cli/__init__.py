@@ -1,7 +1,7 @@
 """The command line: one dataclass per subcommand, each with a `run()`."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tyro
 
@@ -10,7 +10,7 @@ from steelyard.cli.command import Command
 from steelyard.cli.phantom import Phantom
 from steelyard.errors import UserError
 
-COMMANDS: dict[str, type[Command]] = {"benchmark": Benchmark, "phantom": Phantom}
+COMMANDS: dict[str, Callable[..., Command]] = {"benchmark": Benchmark, "phantom": Phantom}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

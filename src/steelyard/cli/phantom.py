@@ -12,7 +12,7 @@ from steelyard.errors import UserError
 
 @dataclass(frozen=True)
 class Phantom(Command):
-    """Make synthetic T1w and FLAIR heads with exact masks of white matter hyperintensities and brain (BIDS)."""
+    """Make a BIDS dataset of synthetic T1w and FLAIR heads with exact masks of lesions and brain."""
 
     out: Annotated[Path, tyro.conf.Positional]
     """The folder to write; it must be empty, absent, or hold a run of this command that was stopped."""

@@ -49,7 +49,7 @@ def flair_grid() -> Grid:
 
 
 def t1w_grid() -> Grid:
-    """Return the T1w grid: 240 × 224 × 160 sagittal voxels of 1 × 1 × 1.2 mm, axes to anterior, superior, right."""
+    """Return the T1w grid: 240 × 224 × 160 sagittal voxels of 1 × 1 × 1.2 mm (anterior, superior, right)."""
     affine = np.zeros((4, 4))
     affine[1, 0], affine[2, 1], affine[0, 2], affine[3, 3] = 1.0, 1.0, 1.2, 1.0
     affine[:3, 3] = (-95.4, -119.5, -128.5)
@@ -67,7 +67,7 @@ def sample(
 
     Args:
         grid: The voxels.
-        inside: Points (n, 3) to booleans (n,): where the function may differ from 0. Asked on a coarse grid only.
+        inside: Points (n, 3) to booleans (n,): where the function may differ from 0. Asked every 4 mm.
         read: Points (n, 3) to values (channels, n).
         channels: How many values `read` returns for a point.
 
@@ -101,28 +101,29 @@ def _voxels_inside(grid: Grid, inside: Callable[[torch.Tensor], torch.Tensor]) -
 
 @dataclass(frozen=True, kw_only=True)
 class Shading:
-    """A bias field: the exponential of a cubic polynomial in scanner coordinates (coefficients of Legendre products)."""
+    """A bias field: exp of a cubic polynomial in scanner coordinates (coefficients of Legendre products)."""
 
     coefficients: NDArray[np.float64]
 
     def on(self, grid: Grid) -> FloatArray:
-        """Return the factor by which the field multiplies each voxel of a grid whose axes are the scanner's."""
+        """Return the factor by which the field multiplies each voxel of a grid along the scanner's axes."""
         factors = []
         for direction in range(3):
             axis = int(np.abs(grid.affine[direction, :3]).argmax())
             step, start = grid.affine[direction, axis], grid.affine[direction, 3]
             positions = (start + step * np.arange(grid.shape[axis])) / _COIL_RADIUS
-            factors.append((axis, np.stack([legval(positions, unit) for unit in np.eye(4)])))
+            factors.append(
+                (axis, np.stack([legval(positions, unit) for unit in np.eye(4)]).astype(np.float32))
+            )
         names = "".join("xyz"[axis] for axis, _ in factors)
         (_, a), (_, b), (_, c) = factors
-        field = np.einsum(
-            f"ijk,i{names[0]},j{names[1]},k{names[2]}->xyz", self.coefficients, a, b, c, optimize="optimal"
-        )
-        return np.exp(field).astype(np.float32)
+        names = f"ijk,i{names[0]},j{names[1]},k{names[2]}->xyz"
+        field = np.einsum(names, self.coefficients.astype(np.float32), a, b, c, optimize="optimal")
+        return np.asarray(np.exp(field, out=field), dtype=np.float32)
 
 
 def draw_shading(strength: float, generator: np.random.Generator) -> Shading:
-    """Draw a bias field whose logarithm has about the s.d. `strength` within the head; low orders dominate."""
+    """Draw a bias field whose logarithm has the s.d. `strength` within the head; low orders dominate."""
     order = np.indices((4, 4, 4)).sum(axis=0)
     allowed = (order > 0) & (order <= 3)
     coefficients = np.where(allowed, generator.standard_normal((4, 4, 4)) / np.maximum(order, 1), 0)
@@ -135,7 +136,7 @@ def draw_shading(strength: float, generator: np.random.Generator) -> Shading:
 
 
 def rician(signal: FloatArray, noise: float, generator: np.random.Generator) -> FloatArray:
-    """Return the magnitude of a signal with Gaussian noise of s.d. `noise` in its real and imaginary parts."""
+    """Return the magnitude of a signal with noise of s.d. `noise` in its real and its imaginary part."""
     real = generator.standard_normal(signal.shape, dtype=np.float32)
     real *= noise
     real += signal

@@ -1,4 +1,4 @@
-"""One subject's anatomy: the template, deformed and aged, and the tissue it holds at any point of the head."""
+"""One subject's anatomy: the template, deformed and aged, and the tissue it holds at any point."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ class Anatomy:
 
     Args:
         physique: Age, size and thicknesses.
-        displacement: From a point of the head, scaled to the template's size, to where the template shows it (mm).
+        displacement: From a point of the head, scaled to the template's size, to the template's place (mm).
         folding: Two channels of noise with unit variance, which fold the cortex.
         mottle: Noise with unit variance, which makes tissue uneven.
     """
@@ -39,7 +39,7 @@ class Anatomy:
         return scaled + self.displacement.at(scaled).T
 
     def before_ageing(self, places: torch.Tensor, depth: torch.Tensor) -> torch.Tensor:
-        """Return where places of the template (n, 3) were before the ventricles grew; the brain's surface stays."""
+        """Return where places (n, 3) were before the ventricles grew; the brain's surface stays."""
         held = (depth / -10).clamp(0, 1) * self.physique.ventricle_growth
         return places - (held * self.template.ventricle_push.at(places)).T
 
@@ -91,7 +91,7 @@ class Anatomy:
 
 
 def _deep_tissues(places: torch.Tensor, texture: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return the shares of tissue between the fat and the skull; bone and air give no signal and are left out."""
+    """Return the shares of tissue between fat and skull; bone and air give no signal and are left out."""
     shares = load_head().shares.at(places)
     muscle = (1 - shares.sum(dim=0)).clamp_min(0)
     streaks = 0.35 * (texture - 0.5).clamp(0, 1)

@@ -2,7 +2,6 @@
 
 import json
 import multiprocessing
-import os
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -60,8 +59,8 @@ def subject_name(number: int) -> str:
 def write_cohort(out: Path, cohort: Cohort) -> Iterator[str]:
     """Write a cohort and yield the name of each subject as it is finished.
 
-    A run that was stopped goes on where it was if called again with the same seed and scanner. Any other folder
-    must be empty: nothing is overwritten.
+    A run that was stopped goes on where it was if called again with the same seed and scanner. Any other
+    folder must be empty: nothing is overwritten.
     """
     _claim(out, cohort)
     names = {number: subject_name(number) for number in range(1, cohort.subjects + 1)}
@@ -114,8 +113,8 @@ def _write_subject(out: Path, cohort: Cohort, number: int) -> str:
     _write_truth(stage / "truth" / "anat", name, subject)
     shutil.rmtree(out / TRUTH / name, ignore_errors=True)
     (out / TRUTH).mkdir(parents=True, exist_ok=True)
-    os.replace(stage / "truth", out / TRUTH / name)
-    os.replace(stage / "scans", out / name)
+    (stage / "truth").replace(out / TRUTH / name)
+    (stage / "scans").replace(out / name)
     stage.rmdir()
     return name
 
@@ -144,7 +143,7 @@ def _write_truth(folder: Path, name: str, subject: Subject) -> None:
         write_nifti(folder / f"{stem}.nii.gz", ideal, grid.affine)
         write_json(folder / f"{stem}.json", sidecars.ideal_sidecar(name, contrast))
         stem = f"{name}_desc-biasfield_{contrast}"
-        write_fixed_point(folder / f"{stem}.nii.gz", scan.bias, scan.grid.affine, step=1e-4)
+        write_fixed_point(folder / f"{stem}.nii.gz", scan.bias, scan.grid.affine, step=1e-3)
         write_json(folder / f"{stem}.json", sidecars.bias_sidecar(name, contrast))
     stem = f"{name}_from-T1w_to-FLAIR_mode-image_xfm"
     write_text(folder / f"{stem}.txt", itk_text(subject.flair_to_t1w))
@@ -156,7 +155,9 @@ def _finish(out: Path, cohort: Cohort, names: list[str]) -> None:
     write_json(out / "dataset_description.json", sidecars.raw_description(cohort.scanner, cohort.seed))
     truth = sidecars.truth_description(cohort.scanner, cohort.seed, version("steelyard"))
     write_json(out / TRUTH / "dataset_description.json", truth)
-    write_text(out / "README", sidecars.README)
+    write_text(out / TRUTH / ".bidsignore", "*_xfm.*\n")  # transforms are not in BIDS yet
+    for folder in (out, out / TRUTH):
+        write_text(folder / "README", sidecars.README)
     write_json(out / "participants.json", sidecars.PARTICIPANTS)
     rows = [_participant(out, cohort, number, name) for number, name in enumerate(names, start=1)]
     header = "\t".join(("participant_id", *sidecars.PARTICIPANTS))

@@ -30,7 +30,7 @@ class Field:
     spacing: float
 
     def at(self, points: torch.Tensor) -> torch.Tensor:
-        """Interpolate linearly at points of shape (n, 3); beyond the grid the edge goes on. Shape (channels, n)."""
+        """Interpolate linearly at points (n, 3); beyond the grid its edge goes on. Returns (channels, n)."""
         extent = (torch.tensor(self.values.shape[1:]) - 1) * self.spacing / 2
         centred = torch.addcmul(-torch.tensor(self.origin) / extent - 1, points, 1 / extent)
         volume = self.values[None].permute(0, 1, 4, 3, 2)  # grid_sample takes x as the last axis

@@ -1,4 +1,4 @@
-"""What surrounds the brain: scalp, face, orbits, air spaces, spine and neck, as simple solids in MNI millimetres."""
+"""What surrounds the brain: scalp, face, orbits, air spaces, spine and neck, as simple solids."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -109,7 +109,7 @@ def _softly_inside(solid: _Ellipsoid, grid: Field) -> FloatArray:
 
 
 def _skin_distance(brain_distance: Field) -> FloatArray:
-    """Distance to the skin: 14 mm off the brain, more over the temporal muscles, joined with face and neck."""
+    """Distance to the skin: 14 mm off the brain, more over the temples, joined with face and neck."""
     x, y, z = brain_distance.positions()
     temple = np.exp(-(((np.abs(x) - 66) / 22) ** 2) - ((y - 12) / 30) ** 2 - ((z + 18) / 28) ** 2)
     distance = brain_distance.values[0].numpy() - 14 - 7 * temple

@@ -23,7 +23,7 @@ _LATTICE = 2.0  # mm between the points at which the volume of the lesions is co
 
 
 def draw_load(age: float, generator: np.random.Generator) -> float:
-    """Draw the volume of all lesions in ml: lognormal, median 8 ml at 67 years, doubling in 20, within 1 to 40 ml."""
+    """Draw a volume: lognormal, its median 8 ml at 67 years and doubling in 20, within 1 to 40 ml."""
     median = _MEDIAN_LOAD * 2 ** ((age - 67) / 20)
     low, high = LOAD_RANGE
     while True:
@@ -50,7 +50,7 @@ class Lesions:
 
 
 def grow_lesions(anatomy: Anatomy, load: float, generator: np.random.Generator) -> Lesions:
-    """Draw where lesions form, then let them grow until they fill `load` ml of this subject's white matter."""
+    """Draw where lesions form, then let them grow until they fill `load` ml of the white matter."""
     potential = _draw_potential(anatomy.template, generator)
     points = _lattice(potential, anatomy.physique.size)
     places = anatomy.to_template(points)
@@ -74,7 +74,7 @@ def _lattice(grid: Field, size: Vector) -> torch.Tensor:
 
 
 def _draw_potential(template: Template, generator: np.random.Generator) -> Field:
-    """Sum what favours lesions: closeness to the ventricles, caps on their horns, deep foci; then roughen it."""
+    """Sum what favours lesions: closeness to the ventricles, caps on their horns, deep foci; roughen it."""
     grid = template.ventricle_distance
     distance = grid.values[0].numpy().clip(0)
     patchy = 1 + 0.45 * _noise(grid, 7.0, generator)

@@ -40,7 +40,7 @@ def draw_age(generator: np.random.Generator) -> float:
 
 
 def draw_physique(age: float, generator: np.random.Generator) -> Physique:
-    """Draw a physique typical of an age: ventricles and sulci widen with the years, differently in each person."""
+    """Draw a physique typical of an age: ventricles and sulci widen, differently in each person."""
     ageing = (age - 45) / 40
     overall = generator.normal(0.925, 0.022)
     x, y, z = overall * generator.normal(1, 0.015, size=3)

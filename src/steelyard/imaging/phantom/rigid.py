@@ -12,7 +12,7 @@ _LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
 
 @dataclass(frozen=True, kw_only=True)
 class Rigid:
-    """A rotation about a centre, then a translation, in millimetres: x ↦ R (x − c) + c + t (right, anterior, superior).
+    """A rotation about a centre, then a translation: x ↦ R (x − c) + c + t, right-anterior-superior mm.
 
     Args:
         angles: Rotations about x, y and z in degrees, applied in that order.
@@ -47,7 +47,7 @@ class Rigid:
 def draw_rigid(
     generator: np.random.Generator, *, degrees: tuple[float, float, float], millimetres: float
 ) -> Rigid:
-    """Draw a rigid motion: angles with the given s.d. about x, y and z, translations with one s.d.; cut at 2.5 s.d."""
+    """Draw a motion with the given s.d. of the angles about x, y, z and of the shifts, cut at 2.5 s.d."""
     x, y, z = np.clip(generator.standard_normal(3), -2.5, 2.5) * degrees
     i, j, k = np.clip(generator.standard_normal(3), -2.5, 2.5) * millimetres
     return Rigid(angles=(float(x), float(y), float(z)), translation=(float(i), float(j), float(k)))
@@ -56,9 +56,9 @@ def draw_rigid(
 def itk_text(matrix: Matrix) -> str:
     """Write a 4 × 4 matrix in right-anterior-superior millimetres as an ITK transform file.
 
-    ITK transforms map points of the *fixed* image to points of the *moving* one, in left-posterior-superior
-    millimetres. So the file that takes a T1w image to FLAIR's grid (`from-T1w_to-FLAIR`) holds the map from FLAIR
-    points to T1w points, and `SimpleITK.Resample(t1w, flair, transform)` uses it as it is.
+    ITK transforms map points of the *fixed* image to points of the *moving* one, left-posterior-superior mm. So
+    the file that takes a T1w image to FLAIR's grid (`from-T1w_to-FLAIR`) holds the map from FLAIR points to T1w
+    points, and `SimpleITK.Resample(t1w, flair, transform)` uses it as it is.
     """
     turned = _LPS @ matrix @ _LPS
     numbers = " ".join(repr(float(value)) for value in (*turned[:3, :3].ravel(), *turned[:3, 3]))

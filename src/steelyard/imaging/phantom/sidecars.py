@@ -12,12 +12,12 @@ TEMPLATE_REFERENCE = "Fonov et al., NeuroImage 54:313 (2011), doi:10.1016/j.neur
 README = """Synthetic T1w and FLAIR heads
 =============================
 
-Made by `steelyard phantom`. No person was scanned: each head is a random deformation of the MNI152 average
-anatomy with simulated white matter hyperintensities, imaged by the MR signal equations. The T1w scan lies on its own
-grid and the head has moved between the scans.
+Made by `steelyard phantom`. No person was scanned: each head is a random deformation of the MNI152
+average anatomy with simulated white matter hyperintensities, imaged by the MR signal equations. The T1w
+scan lies on its own grid and the head has moved between the scans.
 
-`derivatives/truth` holds what real data lack: the exact masks, the transform, the bias fields, and the pair as
-perfect preprocessing would leave it.
+`derivatives/truth` holds what real data lack: the exact masks, the transform, the bias fields, and the
+pair as perfect preprocessing would leave it.
 """
 
 PARTICIPANTS = {
@@ -73,13 +73,17 @@ def scan_sidecar(scan: Scan, sequence: Sequence, scanner: Scanner) -> dict[str, 
 
 def mask_sidecar(name: str, volume_ml: float, kind: str) -> dict[str, Any]:
     """Return the sidecar of a mask on FLAIR's grid."""
-    return {"Type": kind, "VolumeMl": round(volume_ml, 3)} | _from_flair(name)
+    return {
+        "Description": f"{kind} mask: at least half of the voxel is inside",
+        "Type": kind,
+        "VolumeMl": round(volume_ml, 3),
+    } | _from_flair(name)
 
 
 def ideal_sidecar(name: str, contrast: str) -> dict[str, Any]:
     """Return the sidecar of an ideally preprocessed scan."""
     return {
-        "Description": f"{contrast} aligned with FLAIR, bias removed, WhiteStripe normalised, 0 outside the brain",
+        "Description": f"{contrast} on FLAIR's grid, bias removed, WhiteStripe normalised, 0 outside the brain",
         "SkullStripped": True,
     } | _from_flair(name)
 
@@ -102,8 +106,8 @@ def transform_sidecar(subject: Subject) -> dict[str, Any]:
     """Return the sidecar of the transform: which way it points, and what motion it undoes."""
     motion = subject.traits.motion
     return {
-        "Description": "Takes the T1w image to FLAIR's grid. As ITK has it: maps points of FLAIR to points of T1w, "
-        "left-posterior-superior mm; SimpleITK.Resample(t1w, flair, transform).",
+        "Description": "Takes the T1w image to FLAIR's grid. As ITK has it: maps points of FLAIR to points of "
+        "T1w, left-posterior-superior mm; SimpleITK.Resample(t1w, flair, transform).",
         "RotationDegrees": [round(angle, 6) for angle in motion.angles],
         "TranslationMm": [round(shift, 6) for shift in motion.translation],
     }

@@ -11,8 +11,8 @@ All times are in milliseconds, all angles in degrees. References, by the keys th
 - D: proton densities, relative to fluid, rounded from the water contents in Whittall et al., Magn Reson Med
   37:34 (1997)
 
-White matter hyperintensities differ so much between people that no one value is right: T2 is about twice that of
-white matter and T1 a third longer, set such that the contrast matches real lesions (see docs/phantom.md).
+White matter hyperintensities differ so much between people that no one value is right: here T2 is about
+twice that of white matter and T1 a third longer, such that the contrast matches real lesions (docs/phantom.md).
 """
 
 from dataclasses import dataclass, replace
@@ -56,15 +56,23 @@ RELAXATION: dict[float, dict[str, Relaxation]] = {
         "muscle": Relaxation(density=0.80, t1=1008, t2=44),  # S
     },
 }
-"""Relaxation times by field strength in tesla and tissue; the letters are the references in the module's docstring."""
+"""Relaxation by field strength (tesla) and tissue; letters are the references in the module's docstring."""
 
 
 class Sequence(Protocol):
     """An MR sequence: the signal it gets from a tissue."""
 
-    repetition_time: float
-    echo_time: float
-    flip_angle: float
+    @property
+    def repetition_time(self) -> float:
+        """TR in ms."""
+
+    @property
+    def echo_time(self) -> float:
+        """TE in ms."""
+
+    @property
+    def flip_angle(self) -> float:
+        """Flip angle in degrees, as protocols state it."""
 
     def signal(self, tissue: Relaxation) -> float:
         """Return the signal of a voxel full of this tissue."""
@@ -74,9 +82,8 @@ class Sequence(Protocol):
 class Mprage:
     """Magnetisation-prepared rapid gradient echo (Deichmann et al., NeuroImage 12:112, 2000).
 
-    Each inversion is followed by a wait, a train of `train_length` pulses of `flip_angle` every `echo_spacing`, whose
-    middle comes `inversion_time` after the inversion, and the rest of `repetition_time`. Between pulses the
-    magnetisation approaches M* with T1*, where 1/T1* = 1/T1 − ln(cos α)/τ.
+    Each inversion is followed by a wait, by a train of `train_length` pulses, `echo_spacing` apart, whose middle
+    comes `inversion_time` after the inversion, and by the rest of `repetition_time`. In the train magnetisation approaches M* with T1*, where 1/T1* = 1/T1 − ln(cos α)/τ.
     """
 
     repetition_time: float = 2300.0
@@ -137,8 +144,8 @@ class SpinEcho:
 class Flair:
     """Turbo spin echo after an inversion that nulls fluid.
 
-    S = M0 · |1 − 2 exp(−TI/T1) + exp(−TR/T1)| · exp(−TE/T2) · sin²(α/2), where α is the refocusing angle, which is
-    the flip angle such protocols state.
+    S = M0 · |1 − 2 exp(−TI/T1) + exp(−TR/T1)| · exp(−TE/T2) · sin²(α/2), where α is the refocusing angle,
+    which is the flip angle such protocols state.
     """
 
     repetition_time: float = 9160.0
@@ -165,7 +172,7 @@ def tissue_signals(sequence: Sequence, relaxation: dict[str, Relaxation]) -> tup
 
 
 def with_lesion_contrast(relaxation: dict[str, Relaxation], factor: float) -> dict[str, Relaxation]:
-    """Return the table with the lesions' T1 and T2 moved from white matter's by `factor` times the usual step."""
+    """Return the table with the lesions' T1 and T2 `factor` times as far from white matter's."""
     white, lesion = relaxation["white"], relaxation["lesion"]
     return relaxation | {
         "lesion": replace(

@@ -3,7 +3,6 @@
 import gzip
 import io
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.part")
     unfinished.write_bytes(content)
-    os.replace(unfinished, path)
+    unfinished.replace(path)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -30,7 +30,7 @@ class Scan:
 
     def unshaded(self) -> FloatArray:
         """Return the image without its bias field."""
-        return self.image / self.bias
+        return np.asarray(self.image / self.bias, dtype=np.float32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +43,8 @@ class Subject:
         flair: The FLAIR scan.
         wmh: The hyperintensities on FLAIR's grid: at least half of the voxel is lesion.
         brain: The brain on FLAIR's grid: at least half of the voxel lies inside.
-        ideal_t1w: T1w on FLAIR's grid as perfect preprocessing would leave it: aligned, without bias, WhiteStripe
-            normalised, 0 outside the brain. Noise and interpolation are those of the acquired scan.
+        ideal_t1w: T1w on FLAIR's grid as perfect preprocessing would leave it: aligned, without bias,
+            WhiteStripe normalised, 0 outside the brain. Its noise is that of the acquired scan.
         ideal_flair: FLAIR as perfect preprocessing would leave it.
     """
 
@@ -78,7 +78,7 @@ def _streams(seed: int, number: int) -> list[np.random.Generator]:
 
 
 def simulate(seed: int, number: int, scanner: Scanner) -> Subject:
-    """Make subject `number` of the cohort `seed`: the same in a cohort of any size, the same head in every scanner."""
+    """Make subject `number` of the cohort `seed`: the same in any cohort size, one head in every scanner."""
     of_traits, of_anatomy, of_lesions, of_t1w, of_flair = _streams(seed, number)
     traits = draw_traits(of_traits)
     anatomy = grow_anatomy(traits.physique, of_anatomy)
@@ -138,7 +138,7 @@ def _acquire(
 
 
 def _aligned(scan: Scan, target: Grid, to_scan: Matrix, mask: NDArray[np.bool_]) -> FloatArray:
-    """Interpolate an unshaded scan linearly at the voxels of another grid that lie within a mask; 0 elsewhere."""
+    """Interpolate an unshaded scan linearly at a mask's voxels on another grid; 0 elsewhere."""
     to_voxels = np.linalg.inv(scan.grid.affine) @ to_scan @ target.affine
     places = to_voxels[:3, :3] @ np.argwhere(mask).T + to_voxels[:3, 3:]
     aligned = np.zeros(target.shape, dtype=np.float32)

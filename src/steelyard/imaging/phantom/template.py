@@ -26,8 +26,8 @@ class Template:
     Args:
         tissues: Grey and white matter probability, 1 mm; the rest of the brain is cerebrospinal fluid.
         brain_distance: Signed distance to the brain's surface (negative inside), 2 mm, wider than the head.
-        ventricle_distance: Signed distance to the lateral and third ventricles (negative inside), 1 mm, in the
-            part of the brain where white matter hyperintensities occur.
+        ventricle_distance: Signed distance to the lateral and third ventricles (negative inside), 1 mm, in
+            the part of the brain where white matter hyperintensities occur.
         ventricle_push: Where a point moves (3 channels) as the ventricles grow by 1 mm, 2 mm.
     """
 
@@ -96,8 +96,8 @@ def _brain_distance(brain: NDArray[np.bool_], origin: Vector) -> Field:
     margin = ((2, 2), (6, 32), (98, 10))  # mm: behind and before, below and above
     padded = np.pad(brain, margin)[::2, ::2, ::2]
     whole = ndimage.binary_opening(ndimage.binary_closing(padded, iterations=2), iterations=2)
-    start = tuple(o - before for o, (before, _) in zip(origin, margin, strict=True))
-    return field_of(_signed_distance(whole, smoothing=1.0, spacing=2.0), origin=start, spacing=2.0)
+    x, y, z = (o - before for o, (before, _) in zip(origin, margin, strict=True))
+    return field_of(_signed_distance(whole, smoothing=1.0, spacing=2.0), origin=(x, y, z), spacing=2.0)
 
 
 def _ventricle_push(distance: FloatArray, origin: Vector) -> Field:

@@ -16,7 +16,7 @@ _SKIN_MARGIN = 5.0  # mm: blocks of voxels whose middle is farther outside hold 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Tissue shares at some of the points: those that may hold brain, or those that may hold something else."""
+    """Tissue shares at some of the points: those that may hold brain, or those that may not."""
 
     indices: torch.Tensor
     shares: dict[str, torch.Tensor]

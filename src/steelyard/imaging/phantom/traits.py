@@ -32,14 +32,14 @@ class Traits:
     gains: tuple[float, float]
 
     def flair_to_head(self) -> Matrix:
-        """Return the map from points of the FLAIR scan to points of the head, which lies turned about its centre."""
-        matrix = np.linalg.inv(self.pose.matrix())
+        """Return the map from points of the FLAIR scan to points of the head."""
+        matrix: Matrix = np.linalg.inv(self.pose.matrix()).astype(np.float64)
         matrix[:3, 3] += np.asarray(_BRAIN_CENTRE) * self.physique.size
         return matrix
 
 
 def draw_traits(generator: np.random.Generator) -> Traits:
-    """Draw a subject's age, physique, lesion load, posture, motion between the scans, and the scanner's gains."""
+    """Draw age, physique, lesion load, posture, motion between the scans, and the scanner's gains."""
     age = draw_age(generator)
     return Traits(
         physique=draw_physique(age, generator),

@@ -1,4 +1,4 @@
-"""WhiteStripe normalisation with the white matter known (Shinohara et al., NeuroImage: Clinical 6:9, 2014)."""
+"""WhiteStripe normalisation, the white matter known (Shinohara et al., NeuroImage: Clinical 6:9, 2014)."""
 
 import numpy as np
 from numpy.typing import NDArray
