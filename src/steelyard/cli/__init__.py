@@ -15,7 +15,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {"benchmark": Benchmark, "phantom"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code: 0, or 2 with one line on stderr for a user's mistake."""
-    command = tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="steelyard", args=arguments)
+    command: Command = tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="steelyard", args=arguments)
     try:
         return command.run()
     except UserError as error:

@@ -56,9 +56,9 @@ def draw_rigid(
 def itk_text(matrix: Matrix) -> str:
     """Write a 4 × 4 matrix in right-anterior-superior millimetres as an ITK transform file.
 
-    ITK transforms map points of the *fixed* image to points of the *moving* one, left-posterior-superior mm. So
-    the file that takes a T1w image to FLAIR's grid (`from-T1w_to-FLAIR`) holds the map from FLAIR points to T1w
-    points, and `SimpleITK.Resample(t1w, flair, transform)` uses it as it is.
+    ITK transforms map points of the *fixed* image to points of the *moving* one, left-posterior-superior mm.
+    So the file that takes a T1w image to FLAIR's grid (`from-T1w_to-FLAIR`) holds the map from FLAIR points
+    to T1w points, and `SimpleITK.Resample(t1w, flair, transform)` uses it as it is.
     """
     turned = _LPS @ matrix @ _LPS
     numbers = " ".join(repr(float(value)) for value in (*turned[:3, :3].ravel(), *turned[:3, 3]))

@@ -83,7 +83,7 @@ def mask_sidecar(name: str, volume_ml: float, kind: str) -> dict[str, Any]:
 def ideal_sidecar(name: str, contrast: str) -> dict[str, Any]:
     """Return the sidecar of an ideally preprocessed scan."""
     return {
-        "Description": f"{contrast} on FLAIR's grid, bias removed, WhiteStripe normalised, 0 outside the brain",
+        "Description": f"{contrast} on FLAIR's grid, without bias, WhiteStripe normalised, 0 off the brain",
         "SkullStripped": True,
     } | _from_flair(name)
 
@@ -106,8 +106,8 @@ def transform_sidecar(subject: Subject) -> dict[str, Any]:
     """Return the sidecar of the transform: which way it points, and what motion it undoes."""
     motion = subject.traits.motion
     return {
-        "Description": "Takes the T1w image to FLAIR's grid. As ITK has it: maps points of FLAIR to points of "
-        "T1w, left-posterior-superior mm; SimpleITK.Resample(t1w, flair, transform).",
+        "Description": "Takes the T1w image to FLAIR's grid. As ITK has it: maps points of FLAIR to points "
+        "of T1w, left-posterior-superior mm; SimpleITK.Resample(t1w, flair, transform).",
         "RotationDegrees": [round(angle, 6) for angle in motion.angles],
         "TranslationMm": [round(shift, 6) for shift in motion.translation],
     }

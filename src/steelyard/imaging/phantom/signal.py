@@ -12,7 +12,7 @@ All times are in milliseconds, all angles in degrees. References, by the keys th
   37:34 (1997)
 
 White matter hyperintensities differ so much between people that no one value is right: here T2 is about
-twice that of white matter and T1 a third longer, such that the contrast matches real lesions (docs/phantom.md).
+twice that of white matter and T1 a third longer, as the contrast of real lesions asks (docs/phantom.md).
 """
 
 from dataclasses import dataclass, replace
@@ -82,8 +82,9 @@ class Sequence(Protocol):
 class Mprage:
     """Magnetisation-prepared rapid gradient echo (Deichmann et al., NeuroImage 12:112, 2000).
 
-    Each inversion is followed by a wait, by a train of `train_length` pulses, `echo_spacing` apart, whose middle
-    comes `inversion_time` after the inversion, and by the rest of `repetition_time`. In the train magnetisation approaches M* with T1*, where 1/T1* = 1/T1 − ln(cos α)/τ.
+    Each inversion is followed by a wait, by a train of `train_length` pulses, `echo_spacing` apart, whose
+    middle comes `inversion_time` after the inversion, and by the rest of `repetition_time`. In the train the
+    magnetisation approaches M* with T1*, where 1/T1* = 1/T1 − ln(cos α)/τ.
     """
 
     repetition_time: float = 2300.0

@@ -75,13 +75,13 @@ class PosedHead:
     def tissue_at(self, points: torch.Tensor) -> TissueSample:
         """Return the tissue at points (n, 3) of the scanner, in mm."""
         places = self._places(points)
-        depth = self.anatomy.template.brain_distance.at(places)[0]
-        mottle = self.anatomy.mottle.at(places)[0]
+        layers = self.anatomy.layers.at(places)
+        depth, _, mottle = layers
         beyond = (depth - self.anatomy.physique.fluid_gap + 0.5).clamp(
             0, 1
         )  # share of the voxel outside the inner skull
         inside, outside = (beyond < 1).nonzero()[:, 0], (beyond > 0).nonzero()[:, 0]
-        around = self.anatomy.head_tissues(places[outside], depth[outside], mottle[outside])
+        around = self.anatomy.head_tissues(places[outside], layers[:, outside])
         return TissueSample(
             parts=(
                 Part(
