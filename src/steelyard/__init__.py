@@ -1,0 +1,37 @@
+"""Train one model that serves several domains well, by learning how much each domain's loss should weigh.
+
+>>> import torch, steelyard as sy
+>>> balancer = sy.Balancer(
+...     domains=("flair", "t1"),
+...     loss=torch.nn.functional.mse_loss,
+...     weighting=sy.DirichletVote("conservative", window=25, prior=5.0),
+...     probe=sy.InnerLoop(),
+... )
+>>> balancer.weights
+{'flair': 0.5, 't1': 0.5}
+"""
+
+from steelyard.batches import Samples, split_by_domain
+from steelyard.measurement import Measurement, Outcome, Statistic, Verdict
+from steelyard.probing import InnerLoop, Losses, Probe
+from steelyard.training import Balancer, Step
+from steelyard.weighting import DirichletPosterior, DirichletVote, Fixed, RelativeShift, Weighting
+
+__all__ = [
+    "Balancer",
+    "DirichletPosterior",
+    "DirichletVote",
+    "Fixed",
+    "InnerLoop",
+    "Losses",
+    "Measurement",
+    "Outcome",
+    "Probe",
+    "RelativeShift",
+    "Samples",
+    "Statistic",
+    "Step",
+    "Verdict",
+    "Weighting",
+    "split_by_domain",
+]

@@ -50,7 +50,7 @@ RELAXATION: dict[float, dict[str, Relaxation]] = {
         "white": Relaxation(density=0.70, t1=656, t2=72),  # R, S, D
         "grey": Relaxation(density=0.82, t1=1188, t2=95),  # R, S, D
         "csf": Relaxation(density=1.00, t1=4163, t2=2200),  # L: hardly depends on the field
-        "lesion": Relaxation(density=0.77, t1=860, t2=145),
+        "lesion": Relaxation(density=0.77, t1=920, t2=140),
         "fat": Relaxation(density=0.90, t1=288, t2=165),  # G
         "marrow": Relaxation(density=0.80, t1=288, t2=165),  # G
         "muscle": Relaxation(density=0.80, t1=1008, t2=44),  # S

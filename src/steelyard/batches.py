@@ -1,0 +1,179 @@
+"""Batches as trees: counting, taking and joining samples.
+
+A tree is any nesting of tuples, lists and mappings of leaves. Leaves that hold samples are tensors (dimension 0),
+`Samples`, and tuples and lists of strings alone, as a `DataLoader` makes them of each sample's name. Everything else
+(numbers, a string, `None`, a 0-dimensional tensor) is shared by all samples.
+"""
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Tree = Any
+
+
+class Samples(list[Any]):
+    """A list whose items are samples, for what cannot be stacked: images of different sizes, boxes, graphs.
+
+    A plain list is structure, like a tuple, because that is what a `DataLoader` makes of `(inputs, targets)`.
+
+    >>> count_samples((Samples([torch.zeros(3, 8, 8), torch.zeros(3, 5, 7)]), torch.zeros(2)))
+    2
+    """
+
+
+def count_samples(tree: Tree) -> int:
+    """How many samples a tree holds.
+
+    >>> count_samples((torch.zeros(4, 2), {"mask": torch.ones(4)}))
+    4
+    """
+    lengths = {len(leaf) for leaf in _leaves(tree) if _holds_samples(leaf)}
+    if len(lengths) != 1:
+        found = f"lengths {sorted(lengths)}" if lengths else "no tensor"
+        raise ValueError(f"every part of a batch must hold the same number of samples; got {found}.")
+    return lengths.pop()
+
+
+def take_samples(tree: Tree, chosen: slice | Sequence[int]) -> Tree:
+    """The chosen samples of a tree, as a tree of the same structure.
+
+    >>> take_samples({"x": torch.arange(4), "names": ["a", "b", "c", "d"]}, slice(1, 3))
+    {'x': tensor([1, 2]), 'names': ['b', 'c']}
+    """
+
+    def take(leaf: Any) -> Any:
+        if not _holds_samples(leaf):
+            return leaf
+        if isinstance(leaf, Tensor):
+            return leaf[chosen]
+        return type(leaf)(leaf[chosen] if isinstance(chosen, slice) else [leaf[i] for i in chosen])
+
+    return _map(take, tree)
+
+
+def can_join(trees: Sequence[Tree]) -> bool:
+    """Whether trees differ in nothing but the number and the values of their samples."""
+    shapes = [_shape(tree) for tree in trees]
+    return all(shape == shapes[0] for shape in shapes[1:])
+
+
+def join_samples(trees: Sequence[Tree]) -> Tree:
+    """One tree with the samples of all, in order.
+
+    >>> join_samples([(torch.zeros(1), ["a"]), (torch.ones(2), ["b", "c"])])
+    (tensor([0., 1., 1.]), ['a', 'b', 'c'])
+    """
+    if len(trees) == 1:
+        return trees[0]
+
+    def join(*leaves: Any) -> Any:
+        if not _holds_samples(leaves[0]):
+            return leaves[0]
+        if isinstance(leaves[0], Tensor):
+            return torch.cat(leaves)
+        return type(leaves[0])(item for leaf in leaves for item in leaf)
+
+    return _map(join, *trees)
+
+
+def split_samples(tree: Tree, sizes: Sequence[int]) -> list[Tree]:
+    """Undo a join: consecutive trees of the given numbers of samples."""
+    total = sum(sizes)
+    for leaf in _leaves(tree):
+        if _holds_samples(leaf) and len(leaf) != total:
+            raise ValueError(
+                f"a model run once for all domains must return one output per sample ({total}); got {len(leaf)}. "
+                "Pass join=False to run it once per domain."
+            )
+    if len(sizes) == 1:
+        return [tree]
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    return [take_samples(tree, slice(start, start + size)) for start, size in zip(starts, sizes, strict=True)]
+
+
+def split_by_domain(batch: Tree, labels: Tensor | Sequence[int | str], domains: Sequence[str]) -> dict[str, Tree]:
+    """Turn a mixed batch with domain labels into a mapping of domain name to batch.
+
+    Args:
+        batch: for example `(inputs, targets)`.
+        labels: for each sample the name of its domain, or the domain's index in `domains`.
+        domains: the names of the domains; one that has no sample in the batch is left out of the mapping.
+
+    >>> split_by_domain((torch.tensor([5, 6, 7]), torch.tensor([0, 1, 0])), ["b", "a", "b"], domains=("a", "b"))
+    {'a': (tensor([6]), tensor([1])), 'b': (tensor([5, 7]), tensor([0, 0]))}
+    """
+    listed = labels.tolist() if isinstance(labels, Tensor) else list(labels)
+    if len(listed) != count_samples(batch):
+        raise ValueError(f"labels must hold one domain per sample ({count_samples(batch)}); got {len(listed)}.")
+    names = [_domain_name(label, domains) for label in listed]
+    chosen = {domain: [i for i, name in enumerate(names) if name == domain] for domain in domains}
+    return {domain: take_samples(batch, indices) for domain, indices in chosen.items() if indices}
+
+
+def _domain_name(label: int | str, domains: Sequence[str]) -> str:
+    if isinstance(label, str):
+        if label in domains:
+            return label
+    elif float(label).is_integer() and 0 <= label < len(domains):
+        return domains[int(label)]
+    raise ValueError(f"a domain label must be one of {tuple(domains)} or an index into them; got {label!r}.")
+
+
+def _holds_samples(leaf: Any) -> bool:
+    return (isinstance(leaf, Tensor) and leaf.dim() > 0) or isinstance(leaf, Samples) or _are_names(leaf)
+
+
+def _are_names(tree: Tree) -> bool:
+    return isinstance(tree, tuple | list) and bool(tree) and all(isinstance(item, str) for item in tree)
+
+
+def _is_sequence(tree: Tree) -> bool:
+    """Whether a tuple or list is structure."""
+    return isinstance(tree, tuple | list) and not isinstance(tree, Samples) and not _are_names(tree)
+
+
+def _leaves(tree: Tree) -> Iterable[Any]:
+    if _is_sequence(tree):
+        for part in tree:
+            yield from _leaves(part)
+    elif isinstance(tree, Mapping):
+        for part in tree.values():
+            yield from _leaves(part)
+    else:
+        yield tree
+
+
+def _shape(tree: Tree) -> Any:
+    """What must agree for trees to be joined."""
+    if _is_sequence(tree):
+        return (type(tree), *(_shape(part) for part in tree))
+    if isinstance(tree, Mapping):
+        return (type(tree), {key: _shape(part) for key, part in tree.items()})
+    if isinstance(tree, Samples) or _are_names(tree):
+        return type(tree)
+    if isinstance(tree, Tensor):
+        sizes = tree.shape[1:] if tree.dim() else ("shared", tree.item())
+        return (tree.dtype, tree.device, tree.layout, sizes)
+    return tree
+
+
+def _map(function: Callable[..., Any], first: Tree, *rest: Tree) -> Tree:
+    if _is_sequence(first):
+        parts = [_map(function, *items) for items in zip(first, *rest, strict=True)]
+        return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
+    if isinstance(first, Mapping):
+        mapped = {key: _map(function, first[key], *(other[key] for other in rest)) for key in first}
+        return mapped if type(first) is dict else _refilled(first, mapped)
+    return function(first, *rest)
+
+
+def _refilled(like: Mapping[str, Any], items: dict[str, Any]) -> Mapping[str, Any]:
+    """A mapping of the same class (OrderedDict, a tokenizer's encoding, a model's output) with other values."""
+    filled: Any = copy.copy(like)
+    for key, value in items.items():
+        filled[key] = value
+    return filled  # type: ignore[no-any-return]

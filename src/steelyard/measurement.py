@@ -1,0 +1,75 @@
+"""What passes from a probe to a weighting."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+from torch import Tensor
+
+
+class Statistic(Enum):
+    """What a weighting asks for and a probe provides."""
+
+    NOTHING = "nothing"
+    """The weights follow no measurement."""
+    LOSSES = "losses"
+    """Each domain's loss now; one number per domain."""
+    HYPOTHETICAL_LOSSES = "hypothetical losses"
+    """How all domains fare if one is favoured, H_d = Σ_j L_j(θ^d); one number per domain."""
+    GRAMIAN = "Gramian"
+    """The inner products of the domains' gradients; one row and column per domain."""
+
+
+class Outcome(Enum):
+    """What a call of the balancer did to the weights, or why it did nothing."""
+
+    UPDATED = "updated"
+    HELD = "these weights are fixed"
+    TIE = "a tie"
+    NOT_FINITE = "a value was not finite"
+    TOO_FEW = "fewer than two domains with enough samples"
+    NOT_DUE = "not due on this step"
+    NO_PROBE = "no probe"
+    NO_TRAINING = "not training"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One statistic over all domains.
+
+    Attributes:
+        values: float64 on the CPU, in the order of the domains; meaningless where a domain did not take part.
+        present: which domains took part.
+    """
+
+    values: Tensor
+    present: Tensor
+
+    @classmethod
+    def of(cls, values: Tensor) -> "Measurement":
+        """A measurement in which every domain took part."""
+        values = values.detach().to("cpu", torch.float64)
+        return cls(values, torch.ones(len(values), dtype=torch.bool))
+
+    @classmethod
+    def nothing(cls, domains: int) -> "Measurement":
+        """A measurement in which no domain took part."""
+        return cls(torch.zeros(domains, dtype=torch.float64), torch.zeros(domains, dtype=torch.bool))
+
+    @property
+    def taking_part(self) -> list[int]:
+        """The indices of the domains that took part."""
+        return [i for i, present in enumerate(self.present.tolist()) if present]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a weighting made of a measurement.
+
+    Attributes:
+        outcome: whether the weights were updated, or why not.
+        vote: the index of the domain voted for, where there was a vote.
+    """
+
+    outcome: Outcome
+    vote: int | None = None

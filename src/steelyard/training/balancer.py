@@ -1,0 +1,183 @@
+"""The balancer: what a user puts into the training loop."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
+from typing import Any, final
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.optim import Optimizer
+
+from steelyard.batches import Tree, count_samples
+from steelyard.measurement import Measurement, Outcome, Statistic, Verdict
+from steelyard.probing import Probe
+from steelyard.training.distributed import average_over_ranks, is_shared
+from steelyard.training.domain_losses import DomainLosses, Loss, Objective
+from steelyard.weighting import Weighting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What one call of the balancer did.
+
+    Attributes:
+        losses: each present domain's loss, detached and on its device.
+        weights: the weights in force.
+        outcome: whether the weights were updated, or why not.
+        vote: the name of the domain voted for, where there was a vote.
+        measured: what the probe found, for each domain that took part: the hypothetical losses.
+    """
+
+    losses: Mapping[str, Tensor]
+    weights: Mapping[str, float]
+    outcome: Outcome
+    vote: str | None = None
+    measured: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def reason(self) -> str | None:
+        """Why the weights were not updated, in words."""
+        return None if self.outcome is Outcome.UPDATED else self.outcome.value
+
+
+@final
+class Balancer(nn.Module):
+    """Weighs the domains' losses, and learns the weights while the model trains.
+
+    Put it where the loss is computed; nothing else in the loop changes. The call runs the probe (which leaves model,
+    optimizer and random numbers as found), lets the weighting follow what the probe found, and returns Σ_d λ_d L_d, an
+    ordinary scalar to call `backward()` on. In evaluation mode, under `torch.no_grad()` and without a probe the weights
+    stay as they are. A domain absent from a batch adds nothing; the other weights are not scaled up for it. Where
+    `torch.distributed` is in use, what the probes find is averaged over the ranks and all cast the same vote.
+
+    It is a module: its `state_dict()` carries votes, weights and counters, and belongs in the checkpoint.
+
+    Args:
+        domains: the names of the domains, at least one.
+        loss: `loss(model(inputs), targets)`, a scalar; one for all, or a mapping of domain name to loss.
+        objective: instead of `loss`, `objective(model, domain_batch)`, a scalar, for a model that computes its own.
+        weighting: how the weights follow what is measured.
+        probe: what is measured; `None` leaves the weights as the weighting starts them.
+        join: run the model once over all domains' samples where shapes allow it, instead of once per domain.
+        process_group: the ranks that vote together; all of them unless told.
+
+    >>> import steelyard as sy
+    >>> model = nn.Linear(3, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> balancer = sy.Balancer(
+    ...     ("a", "b"), loss=nn.functional.mse_loss, weighting=sy.DirichletVote("greedy"), probe=sy.InnerLoop()
+    ... )
+    >>> batch = {name: (torch.ones(4, 3), torch.full((4, 1), y)) for name, y in (("a", 0.0), ("b", 5.0))}
+    >>> balancer(model, batch, optimizer).backward()
+    >>> balancer.last.vote
+    'b'
+    >>> {name: round(weight, 3) for name, weight in balancer.weights.items()}
+    {'a': 0.444, 'b': 0.556}
+    """
+
+    names: Tensor
+    outcomes: Tensor
+
+    def __init__(
+        self,
+        domains: Sequence[str],
+        *,
+        weighting: Weighting,
+        loss: Loss | Mapping[str, Loss] | None = None,
+        objective: Objective | None = None,
+        probe: Probe | None = None,
+        join: bool = True,
+        process_group: distributed.ProcessGroup | None = None,
+    ) -> None:
+        super().__init__()
+        names = tuple(domains)
+        if isinstance(domains, str) or not names or len(set(names)) != len(names):
+            raise ValueError(f"domains must be distinct names, at least one; got {domains!r}.")
+        if probe is not None and weighting.statistic not in (Statistic.NOTHING, probe.statistic):
+            raise ValueError(
+                f"{type(weighting).__name__} needs {weighting.statistic.value}; "
+                f"{type(probe).__name__} provides {probe.statistic.value}."
+            )
+        self.domains = names
+        self.losses = DomainLosses(names, loss=loss, objective=objective, join=join)
+        self.weighting = weighting
+        self.probe = probe
+        self.last: Step | None = None
+        self._group = process_group
+        weighting.start(len(names))
+        self.register_buffer("outcomes", torch.zeros(len(Outcome), dtype=torch.int64))
+        self.register_buffer("names", torch.tensor(list("\n".join(names).encode()), dtype=torch.uint8))
+        self.register_load_state_dict_pre_hook(_refuse_other_domains)  # type: ignore[no-untyped-call]
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Each domain's weight now."""
+        return dict(zip(self.domains, self.weighting.weights(), strict=True))
+
+    @property
+    def tally(self) -> dict[str, int]:
+        """How often each outcome came about in training: updates, ties, values that were not finite, …."""
+        return {outcome.value: count for outcome, count in zip(Outcome, self.outcomes.tolist(), strict=True) if count}
+
+    def forward(self, model: nn.Module, batch: Mapping[str, Tree], optimizer: Optimizer | None = None) -> Tensor:
+        """The weighted loss of a batch, after the vote.
+
+        Args:
+            model: the live model, wrapped or not.
+            batch: domain name to `(inputs, targets)`, or to what an objective takes; a domain may be absent.
+            optimizer: the one that will step the model; may be left out where nothing is measured.
+        """
+        present = self._present(batch)
+        measurement, verdict = self._follow(model, present, optimizer)
+        losses = self.losses(model, present)
+        weights = self.weights
+        self.last = Step(
+            losses={name: loss.detach() for name, loss in losses.items()},
+            weights=weights,
+            outcome=verdict.outcome,
+            vote=None if verdict.vote is None else self.domains[verdict.vote],
+            measured={self.domains[d]: measurement.values[d].tolist() for d in measurement.taking_part},
+        )
+        weighted: list[Tensor] = [weights[name] * loss for name, loss in losses.items()]
+        return reduce(add, weighted)
+
+    def _present(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        """The domains that have samples, in the balancer's order."""
+        if unknown := [name for name in batch if name not in self.domains]:
+            raise ValueError(f"a batch must map names among {self.domains} to samples; got {unknown[0]!r}.")
+        present = {name: batch[name] for name in self.domains if name in batch and count_samples(batch[name])}
+        if not present:
+            raise ValueError(f"the batch holds no sample of any of {self.domains}.")
+        return present
+
+    def _follow(
+        self, model: nn.Module, batch: dict[str, Tree], optimizer: Optimizer | None
+    ) -> tuple[Measurement, Verdict]:
+        """Measure, and let the weights follow."""
+        nothing = Measurement.nothing(len(self.domains))
+        if not self.training or not torch.is_grad_enabled():
+            return nothing, Verdict(Outcome.NO_TRAINING)
+        if self.probe is None:
+            return nothing, self._counted(Verdict(Outcome.NO_PROBE))
+        if optimizer is None:
+            raise ValueError("the optimizer is needed for the vote: balancer(model, batch, optimizer).")
+        measurement = self.probe.measure(model, batch, losses=self.losses, optimizer=optimizer)
+        if measurement is None:
+            return nothing, self._counted(Verdict(Outcome.NOT_DUE))
+        if is_shared(self._group):
+            device = next(model.parameters()).device
+            measurement = average_over_ranks(measurement, group=self._group, device=device)
+        return measurement, self._counted(self.weighting.observe(measurement))
+
+    def _counted(self, verdict: Verdict) -> Verdict:
+        self.outcomes[list(Outcome).index(verdict.outcome)] += 1
+        return verdict
+
+
+def _refuse_other_domains(module: Balancer, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    saved = state.get(f"{prefix}names")
+    if saved is not None and not torch.equal(saved.cpu(), module.names.cpu()):
+        found = tuple(bytes(saved.tolist()).decode().split("\n"))
+        raise ValueError(f"the checkpoint weighs the domains {found}; this balancer {module.domains}.")

@@ -1,0 +1,72 @@
+"""Each domain's loss on a batch."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+from torch import Tensor, nn
+
+from steelyard.batches import Tree, can_join, count_samples, join_samples, split_samples
+from steelyard.probing import Losses
+
+Loss = Callable[[Any, Any], Tensor]
+Objective = Callable[[nn.Module, Tree], Tensor]
+
+
+@final
+class DomainLosses(Losses):
+    """The loss of each domain in a batch: from one loss, one per domain, or the model's own objective.
+
+    Args:
+        domains: the names of the domains.
+        loss: `loss(model(inputs), targets)`, a scalar; one for all, or a mapping of domain name to loss.
+        objective: `objective(model, domain_batch)`, a scalar, for a model that computes its own loss.
+        join: run the model once over the samples of all domains where their shapes allow it, which matters for batch
+            normalisation, instead of once per domain. An objective is always run per domain.
+    """
+
+    def __init__(
+        self,
+        domains: Sequence[str],
+        *,
+        loss: Loss | Mapping[str, Loss] | None = None,
+        objective: Objective | None = None,
+        join: bool = True,
+    ) -> None:
+        super().__init__()
+        self.domains = tuple(domains)
+        if (loss is None) == (objective is None):
+            raise ValueError("give either loss or objective.")
+        if isinstance(loss, Mapping) and set(loss) != set(domains):
+            raise ValueError(f"loss must hold one loss for each of {tuple(domains)}; got {tuple(loss)}.")
+        self.objective = objective
+        self.join = join
+        # A loss that is a module becomes a submodule, so that it follows the balancer to a device.
+        if isinstance(loss, Mapping):
+            for name, domain_loss in loss.items():
+                setattr(self, f"loss_{self.domains.index(name)}", domain_loss)
+        elif loss is not None:
+            self.loss = loss
+
+    def forward(self, model: nn.Module, batch: Mapping[str, Tree]) -> dict[str, Tensor]:
+        """A scalar loss for each domain in the batch."""
+        if self.objective is not None:
+            losses = {name: self.objective(model, domain_batch) for name, domain_batch in batch.items()}
+        else:
+            outputs = self._outputs(model, {name: pair[0] for name, pair in batch.items()})
+            losses = {name: self._loss(name)(outputs[name], pair[1]) for name, pair in batch.items()}
+        for name, loss in losses.items():
+            if not isinstance(loss, Tensor) or loss.numel() != 1:
+                found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+                raise ValueError(f"the loss of domain {name!r} must be one number in a tensor; got {found}.")
+        return {name: loss.reshape(()) for name, loss in losses.items()}
+
+    def _outputs(self, model: nn.Module, inputs: dict[str, Tree]) -> dict[str, Tree]:
+        trees = list(inputs.values())
+        if not self.join or not can_join(trees):
+            return {name: model(tree) for name, tree in inputs.items()}
+        sizes = [count_samples(tree) for tree in trees]
+        return dict(zip(inputs, split_samples(model(join_samples(trees)), sizes), strict=True))
+
+    def _loss(self, domain: str) -> Loss:
+        loss: Loss = getattr(self, "loss", None) or getattr(self, f"loss_{self.domains.index(domain)}")
+        return loss

@@ -1,0 +1,61 @@
+"""The one base of all weightings."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar, Self, final
+
+import torch
+from torch import Tensor, nn
+
+from steelyard.measurement import Measurement, Outcome, Statistic, Verdict
+
+
+class Weighting(nn.Module, ABC):
+    """Turns one statistic over the domains into their weights.
+
+    A subclass names the `statistic` it needs, keeps what changes in training in buffers that `_start` registers, and
+    answers `weights` and `_update`. It is a module so that a checkpoint carries its buffers; they follow the module to
+    another device and keep their precision when the module is cast.
+    """
+
+    statistic: ClassVar[Statistic]
+
+    @final
+    def start(self, domains: int) -> None:
+        """Begin with this many domains. The balancer that owns the weighting calls this once."""
+        if hasattr(self, "domains"):
+            raise ValueError(f"{type(self).__name__} already serves a balancer; make a new one for each balancer.")
+        if domains < 1:
+            raise ValueError(f"domains must be at least 1; got {domains}.")
+        self._start(domains)
+        self.domains = domains
+
+    @final
+    def observe(self, measurement: Measurement) -> Verdict:
+        """Let a measurement move the weights; one that is not finite or has too few domains never does."""
+        taking_part = measurement.taking_part
+        if self.statistic is Statistic.NOTHING:
+            return Verdict(Outcome.HELD)
+        if len(taking_part) < 2:
+            return Verdict(Outcome.TOO_FEW)
+        if not torch.isfinite(measurement.values[taking_part]).all():
+            return Verdict(Outcome.NOT_FINITE)
+        return self._update(measurement)
+
+    @abstractmethod
+    def weights(self) -> tuple[float, ...]:
+        """The weights now: one per domain, none negative, sum 1."""
+
+    @abstractmethod
+    def _start(self, domains: int) -> None:
+        """Check that the settings fit this many domains and register buffers."""
+
+    @abstractmethod
+    def _update(self, measurement: Measurement) -> Verdict:
+        """Let a finite measurement of at least two domains move the weights."""
+
+    @final
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Follow `to(device)`, but keep the precision that `half()` and its like would take from the weights."""
+        super()._apply(lambda tensor: tensor.to(fn(tensor).device), recurse)  # type: ignore[no-untyped-call]
+        return self

@@ -1,0 +1,137 @@
+import types
+
+import pytest
+import torch
+from torch import nn
+
+from steelyard.probing.shadow import Shadow
+from toys import everything
+
+
+def stand_in(model):
+    return Shadow(model).modules[0]
+
+
+def test_runs_like_the_live_module():
+    model = everything().eval()
+    x = torch.randn(4, 6)
+    assert torch.equal(stand_in(model)(x), model(x))
+
+
+def test_nothing_done_to_the_shadow_reaches_the_live_module():
+    model = everything()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    shadow = Shadow(model)
+    twin = shadow.modules[0]
+    twin(torch.randn(4, 6)).sum().backward()
+    assert any(parameter.grad is not None for parameter in twin.parameters())
+    shadow.detach_parameters()
+    with torch.no_grad():
+        for tensor in [*twin.parameters(), *twin.buffers()]:
+            tensor.fill_(7)
+    twin.eval()
+    twin.calls, twin.dropout.p, twin.last.extra = 99, 0.9, "new"
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert model.training
+    assert (model.calls, model.dropout.p, hasattr(model.last, "extra")) == (0, 0.3, False)
+
+
+def test_tied_weights_stay_tied():
+    twin = stand_in(everything())
+    assert twin.again.weight is twin.tied.weight
+
+
+def test_frozen_parameters_stay_frozen():
+    twin = stand_in(everything())
+    assert not twin.frozen.weight.requires_grad
+    assert twin.last.weight.requires_grad
+
+
+def test_follows_every_way_to_a_module():
+    """Lists, dicts and bound methods lead to stand-ins, as do recurrent layers' lists of weights."""
+
+    class Aliases(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+            self.listed = [self.layer]
+            self.named = {"layer": (self.layer, self.layer.weight)}
+            self.apply_layer = types.MethodType(nn.Linear.forward, self.layer)
+            self.parent = [self]
+
+        def forward(self, x):
+            return self.listed[0](x) + self.named["layer"][0](x) + self.apply_layer(x) + x @ self.named["layer"][1]
+
+    model = Aliases()
+    shadow = Shadow(model)
+    twin = shadow.modules[0]
+    assert twin.parent[0] is twin
+    shadow.detach_parameters()
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.zero_()
+    assert not twin(torch.ones(1, 2)).any()
+    assert model(torch.ones(1, 2)).any()
+
+
+def test_a_container_that_modules_share_stays_shared():
+    model = nn.ModuleList([nn.Identity(), nn.Identity()])
+    notes = ["live"]
+    model[0].notes = model[1].notes = notes
+    notes.append(notes)
+    twin = stand_in(model)
+    twin[0].notes.append("hypothetical")
+    assert twin[1].notes[-1] == "hypothetical"
+    assert twin[1].notes[1] is twin[0].notes
+    assert len(notes) == 2
+
+
+def test_recurrent_layers():
+    model = nn.LSTM(3, 4)
+    shadow = Shadow(model)
+    x = torch.randn(5, 2, 3)
+    live = model(x)[0]
+    assert torch.equal(shadow.modules[0](x)[0], live)
+    shadow.detach_parameters()
+    with torch.no_grad():
+        for parameter in shadow.modules[0].parameters():
+            parameter.zero_()
+    assert not shadow.modules[0](x)[0].any()
+    assert torch.equal(model(x)[0], live)
+
+
+def test_a_generator_of_the_module_is_not_drawn_from():
+    model = nn.Linear(1, 1)
+    model.generator = torch.Generator().manual_seed(3)
+    before = model.generator.get_state()
+    torch.rand(5, generator=stand_in(model).generator)
+    assert torch.equal(model.generator.get_state(), before)
+
+
+def test_synchronised_batch_norm_stays_on_its_rank():
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.BatchNorm2d(3)))
+    assert isinstance(model[0], nn.SyncBatchNorm)
+    twin = stand_in(model)
+    assert not isinstance(twin[0], nn.SyncBatchNorm)
+    x = torch.randn(4, 3, 5, 5)
+    assert torch.equal(twin(x), nn.BatchNorm2d(3)(x))
+
+
+def test_says_what_it_cannot_shadow():
+    with pytest.raises(ValueError, match="parameter 'weight' has no shape yet: run the model once"):
+        stand_in(nn.LazyLinear(3))
+
+
+def test_refuses_a_sharded_module():
+    class FullyShardedDataParallel(nn.Module):
+        pass
+
+    with pytest.raises(TypeError, match="sharded over ranks cannot be probed"):
+        stand_in(FullyShardedDataParallel())
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_refuses_a_scripted_module():
+    with pytest.raises(TypeError, match="pass the Linear it was scripted from"):
+        stand_in(torch.jit.script(nn.Linear(1, 1)))

@@ -1,0 +1,113 @@
+"""Two ranks with different data: one vote, equal weights and equal parameters after every step."""
+
+import pytest
+import torch
+from torch import distributed, multiprocessing, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import steelyard as sy
+from steelyard.training.distributed import average_over_ranks
+from toys import balancer, batch, take_step
+
+STEPS = 10
+NAMES = ("a", "b", "c")
+
+
+def on_each_rank(rank, folder, work, arguments):
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    try:
+        torch.save(work(rank, *arguments), f"{folder}/{rank}.pt")
+    finally:
+        distributed.destroy_process_group()
+
+
+def run(folder, work, *arguments):
+    multiprocessing.spawn(on_each_rank, args=(str(folder), work, arguments), nprocs=2)
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
+
+
+def samples(rank, step, *, lacking):
+    made = batch(sizes=(4, 4, 4), names=NAMES, seed=1000 * rank + step)
+    if lacking and rank == 1 and step % 2:
+        del made["b" if step % 4 == 1 else "c"]
+    if lacking and rank == 1 and step == 4:
+        made = {"a": made["a"]}
+    return made
+
+
+def train(rank, lacking, join, alone):
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(8) if join else nn.LayerNorm(8)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(6, 8), norm, nn.Tanh(), nn.Linear(8, 1)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    groups = [distributed.new_group([other]) for other in range(2)]
+    judge = balancer(
+        domains=NAMES,
+        weighting=sy.DirichletVote(window=5),
+        probe=sy.InnerLoop(),
+        join=join,
+        process_group=groups[rank] if alone else None,
+    )
+    record = []
+    for step in range(STEPS):
+        mine = samples(rank, step, lacking=lacking)
+        own = sy.InnerLoop().measure(model, mine, losses=judge.losses, optimizer=optimizer)
+        take_step(judge(model, mine, optimizer), optimizer)
+        parameters = [parameter.detach().clone() for parameter in model.parameters()]
+        record.append((own, judge.last.measured, judge.last.vote, judge.weights, parameters))
+    return record
+
+
+@pytest.mark.parametrize(("lacking", "join"), [(False, True), (True, True), (True, False)])
+def test_ranks_cast_one_vote(tmp_path, lacking, join):
+    first, second = run(tmp_path, train, lacking, join, False)
+    own_votes = []
+    for (own, measured, vote, weights, parameters), (other, *rest) in zip(first, second, strict=True):
+        assert [measured, vote, weights] == rest[:3]
+        assert all(torch.equal(mine, theirs) for mine, theirs in zip(parameters, rest[3], strict=True))
+        own_votes.append((own.values.argmax().item(), other.values.argmax().item()))
+        if own.present.all() and other.present.all():
+            mean = ((own.values + other.values) / 2).tolist()
+            assert list(measured.values()) == pytest.approx(mean, rel=1e-12)
+            assert vote == max(measured, key=measured.get)
+    # The ranks' own votes differ, so what is equal above is not equal by chance.
+    assert any(mine != theirs for mine, theirs in own_votes)
+
+
+def test_a_group_of_one_rank_votes_alone(tmp_path):
+    first, second = run(tmp_path, train, False, True, True)
+    assert any(mine[3] != theirs[3] for mine, theirs in zip(first, second, strict=True))
+
+
+TABLE = {
+    # values and presence on each rank -> values and presence agreed on
+    "the same domains": ([[1.0, 2.0, 3.0], [3.0, 6.0, 5.0]], [[1, 1, 1], [1, 1, 1]], [2.0, 4.0, 4.0], [1, 1, 1]),
+    "one rank compares none": (
+        [[1.0, 2.0, 3.0], [9.0, 0.0, 0.0]],
+        [[1, 1, 1], [1, 0, 0]],
+        [1.0, 2.0, 3.0],
+        [1, 1, 1],
+    ),
+    # Rank 0 has levels 1, 2, 3 (mean 2); rank 1 has 10 and 14 (mean 12). Effects: a (−1 − 2)/2, b 0, c (1 + 2)/2.
+    "different domains": ([[1.0, 2.0, 3.0], [10.0, 0.0, 14.0]], [[1, 1, 1], [1, 0, 1]], [5.5, 7.0, 8.5], [1, 1, 1]),
+    "nobody compares": ([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0]], [[1, 0, 0], [0, 1, 0]], [0.0, 0.0, 0.0], [0, 0, 0]),
+}
+
+
+def agree(rank, table):
+    found = {}
+    for case, (values, present, _, _) in table.items():
+        own = sy.Measurement(torch.tensor(values[rank]).double(), torch.tensor(present[rank]).bool())
+        found[case] = average_over_ranks(own, group=None, device=torch.device("cpu"))
+    own = sy.Measurement.of(torch.tensor([1.0, float("nan") if rank else 1.0]))
+    found["not finite"] = average_over_ranks(own, group=None, device=torch.device("cpu"))
+    return found
+
+
+def test_what_ranks_agree_on(tmp_path):
+    for found in run(tmp_path, agree, TABLE):
+        for case, (_, _, values, present) in TABLE.items():
+            assert found[case].values.tolist() == pytest.approx(values), case
+            assert found[case].present.tolist() == [bool(p) for p in present], case
+        assert not found["not finite"].values.isfinite().all()
