@@ -34,7 +34,5 @@ class Phantom(Command):
         try:
             track(write_cohort(self.out, cohort), total=self.subjects, title="Making heads")
         except OSError as error:
-            raise UserError(
-                f"cannot write {error.filename or self.out}: {error.strerror or error}."
-            ) from error
+            raise UserError(f"cannot write {error.filename or self.out}: {error.strerror or error}.") from error
         return 0

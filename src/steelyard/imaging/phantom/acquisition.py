@@ -112,9 +112,7 @@ class Shading:
             axis = int(np.abs(grid.affine[direction, :3]).argmax())
             step, start = grid.affine[direction, axis], grid.affine[direction, 3]
             positions = (start + step * np.arange(grid.shape[axis])) / _COIL_RADIUS
-            factors.append(
-                (axis, np.stack([legval(positions, unit) for unit in np.eye(4)]).astype(np.float32))
-            )
+            factors.append((axis, np.stack([legval(positions, unit) for unit in np.eye(4)]).astype(np.float32)))
         names = "".join("xyz"[axis] for axis, _ in factors)
         (_, a), (_, b), (_, c) = factors
         names = f"ijk,i{names[0]},j{names[1]},k{names[2]}->xyz"

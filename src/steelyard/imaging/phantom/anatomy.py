@@ -132,8 +132,7 @@ def _draw_displacement(grid: Field, generator: np.random.Generator) -> Field:
     spacing = 2 * grid.spacing
     shape = tuple((count + 1) // 2 for count in grid.values.shape[1:])
     channels = [
-        2.2 * _smooth_noise(shape, 32 / spacing, generator)
-        + 0.9 * _smooth_noise(shape, 12 / spacing, generator)
+        2.2 * _smooth_noise(shape, 32 / spacing, generator) + 0.9 * _smooth_noise(shape, 12 / spacing, generator)
         for _ in range(3)
     ]
     return field_of(*channels, origin=grid.origin, spacing=spacing)

@@ -172,6 +172,4 @@ def _participant(out: Path, cohort: Cohort, number: int, name: str) -> str:
         json.loads((out / TRUTH / name / "anat" / f"{name}_space-FLAIR_label-{label}_mask.json").read_text())
         for label in ("WMH", "brain")
     ]
-    return "\t".join(
-        (name, f"{age:.0f}", *(f"{volume['VolumeMl']:.2f}" for volume in volumes), cohort.scanner)
-    )
+    return "\t".join((name, f"{age:.0f}", *(f"{volume['VolumeMl']:.2f}" for volume in volumes), cohort.scanner))

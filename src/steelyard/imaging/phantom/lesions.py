@@ -83,9 +83,7 @@ def _draw_potential(template: Template, generator: np.random.Generator) -> Field
     deep = ndimage.gaussian_filter(white, 2.5)
     allowed = np.maximum(deep**2, np.exp(-distance / 3.0)) * _away_from_midline(grid)
     potential = (rim + _caps(grid, generator)) + _foci(deep * (distance > 6), generator)
-    potential = allowed * (
-        potential + 0.06 * _noise(grid, 1.6, generator) + 0.07 * _noise(grid, 4.0, generator)
-    )
+    potential = allowed * (potential + 0.06 * _noise(grid, 1.6, generator) + 0.07 * _noise(grid, 4.0, generator))
     for axis in range(3):
         np.moveaxis(potential, axis, 0)[[0, -1]] = -1.0
     return field_of(potential, origin=grid.origin, spacing=grid.spacing)
@@ -95,9 +93,7 @@ def _white_matter(template: Template) -> FloatArray:
     """Return the template's white matter on the grid of the distance to the ventricles."""
     grid, whole = template.ventricle_distance, template.tissues
     first = [round((a - b) / whole.spacing) for a, b in zip(grid.origin, whole.origin, strict=True)]
-    box = tuple(
-        slice(start, start + count) for start, count in zip(first, grid.values.shape[1:], strict=True)
-    )
+    box = tuple(slice(start, start + count) for start, count in zip(first, grid.values.shape[1:], strict=True))
     return np.asarray(whole.values[1][box].numpy())
 
 

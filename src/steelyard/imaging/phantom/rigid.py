@@ -44,9 +44,7 @@ class Rigid:
         return matrix
 
 
-def draw_rigid(
-    generator: np.random.Generator, *, degrees: tuple[float, float, float], millimetres: float
-) -> Rigid:
+def draw_rigid(generator: np.random.Generator, *, degrees: tuple[float, float, float], millimetres: float) -> Rigid:
     """Draw a motion with the given s.d. of the angles about x, y, z and of the shifts, cut at 2.5 s.d."""
     x, y, z = np.clip(generator.standard_normal(3), -2.5, 2.5) * degrees
     i, j, k = np.clip(generator.standard_normal(3), -2.5, 2.5) * millimetres

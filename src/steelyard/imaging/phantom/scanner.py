@@ -38,13 +38,9 @@ class Scanner:
 
     def __post_init__(self) -> None:
         if self.field_strength not in RELAXATION:
-            raise ValueError(
-                f"field_strength must be one of {sorted(RELAXATION)}; got {self.field_strength}."
-            )
+            raise ValueError(f"field_strength must be one of {sorted(RELAXATION)}; got {self.field_strength}.")
         if self.noise < 0 or self.shading < 0 or not 0 <= self.fat_suppression <= 1:
-            raise ValueError(
-                f"noise and shading must not be negative, fat_suppression within 0 to 1; got {self}."
-            )
+            raise ValueError(f"noise and shading must not be negative, fat_suppression within 0 to 1; got {self}.")
 
     def t1w_signals(self, lesion_contrast: float) -> tuple[float, ...]:
         """Return the signal of each of `signal.TISSUES` in the T1w scan, in units of white matter's."""

@@ -84,9 +84,7 @@ def simulate(seed: int, number: int, scanner: Scanner) -> Subject:
     anatomy = grow_anatomy(traits.physique, of_anatomy)
     lesions = grow_lesions(anatomy, traits.load_ml, of_lesions)
     head = PosedHead(anatomy=anatomy, lesions=lesions, to_head=traits.flair_to_head())
-    clean, in_brain, in_lesion, in_white = _flair_and_truth(
-        head, scanner.flair_signals(traits.lesion_contrast)
-    )
+    clean, in_brain, in_lesion, in_white = _flair_and_truth(head, scanner.flair_signals(traits.lesion_contrast))
     flair = _acquire(clean, flair_grid(), scanner, traits.gains[1], of_flair)
     moved = replace(head, to_head=head.to_head @ np.linalg.inv(traits.motion.matrix()))
     clean = noiseless_t1w(moved, t1w_grid(), scanner.t1w_signals(traits.lesion_contrast))
@@ -127,9 +125,7 @@ def _brightness(tissue: TissueSample, signals: tuple[float, ...]) -> torch.Tenso
     return tissue.weighted(signals) * (1 + _MOTTLE * tissue.mottle)
 
 
-def _acquire(
-    clean: FloatArray, grid: Grid, scanner: Scanner, gain: float, generator: np.random.Generator
-) -> Scan:
+def _acquire(clean: FloatArray, grid: Grid, scanner: Scanner, gain: float, generator: np.random.Generator) -> Scan:
     """Shade a signal, add noise, and count it in the scanner's units."""
     bias = draw_shading(scanner.shading, generator).on(grid)
     image = rician(clean * bias, scanner.noise, generator)

@@ -42,9 +42,7 @@ def load_template() -> Template:
     """Read the maps and derive the distances; once per process, about two seconds."""
     brightness, grey, white, origin = _read_maps()
     brain = brightness > 0
-    box = tuple(
-        slice(round(a - o), round(b - o)) for (a, b), o in zip(_AROUND_VENTRICLES, origin, strict=True)
-    )
+    box = tuple(slice(round(a - o), round(b - o)) for (a, b), o in zip(_AROUND_VENTRICLES, origin, strict=True))
     corner = (_AROUND_VENTRICLES[0][0], _AROUND_VENTRICLES[1][0], _AROUND_VENTRICLES[2][0])
     ventricles = _connected_to((1 - grey - white > 0.5)[box], _INSIDE_LATERAL_VENTRICLE, corner)
     distance = _signed_distance(ventricles, smoothing=1.0)

@@ -84,20 +84,14 @@ class PosedHead:
         around = self.anatomy.head_tissues(places[outside], layers[:, outside])
         return TissueSample(
             parts=(
-                Part(
-                    indices=inside, shares=self._in_brain(places[inside], depth[inside], 1 - beyond[inside])
-                ),
-                Part(
-                    indices=outside, shares={name: share * beyond[outside] for name, share in around.items()}
-                ),
+                Part(indices=inside, shares=self._in_brain(places[inside], depth[inside], 1 - beyond[inside])),
+                Part(indices=outside, shares={name: share * beyond[outside] for name, share in around.items()}),
             ),
             brain=(depth < 0).float(),
             mottle=mottle,
         )
 
-    def _in_brain(
-        self, places: torch.Tensor, depth: torch.Tensor, within: torch.Tensor
-    ) -> dict[str, torch.Tensor]:
+    def _in_brain(self, places: torch.Tensor, depth: torch.Tensor, within: torch.Tensor) -> dict[str, torch.Tensor]:
         young = self.anatomy.before_ageing(places, depth)
         white, grey, fluid = self.anatomy.brain_tissues(young, depth) * within
         lesion = white * self.lesions.severity_at(young)
