@@ -1,5 +1,6 @@
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import nibabel
@@ -21,7 +22,8 @@ def truth(folder, name, ending):
 
 
 def validate(folder):
-    result = subprocess.run(["bids-validator-deno", "--format", "json", folder], capture_output=True, check=False)
+    validator = Path(sys.executable).with_name("bids-validator-deno")
+    result = subprocess.run([validator, "--format", "json", folder], capture_output=True, check=False)
     issues = json.loads(result.stdout)["issues"]["issues"]
     return result.returncode, [issue for issue in issues if issue["severity"] == "error"]
 

@@ -41,7 +41,7 @@ RELAXATION: dict[float, dict[str, Relaxation]] = {
         "white": Relaxation(density=0.70, t1=832, t2=79.6),  # W, D
         "grey": Relaxation(density=0.82, t1=1331, t2=110),  # W, D
         "csf": Relaxation(density=1.00, t1=4163, t2=2030),  # L, P
-        "lesion": Relaxation(density=0.77, t1=1080, t2=175),
+        "lesion": Relaxation(density=0.77, t1=1130, t2=180),
         "fat": Relaxation(density=0.90, t1=371, t2=133),  # G
         "marrow": Relaxation(density=0.80, t1=365, t2=133),  # G
         "muscle": Relaxation(density=0.80, t1=1412, t2=50),  # S

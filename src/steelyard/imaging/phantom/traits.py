@@ -46,6 +46,6 @@ def draw_traits(generator: np.random.Generator) -> Traits:
         load_ml=draw_load(age, generator),
         pose=draw_rigid(generator, degrees=(4.0, 1.5, 2.0), millimetres=2.0),
         motion=draw_rigid(generator, degrees=(2.0, 1.5, 2.0), millimetres=3.0),
-        lesion_contrast=float(np.clip(generator.normal(1.0, 0.2), 0.6, 1.4)),
+        lesion_contrast=float(np.clip(generator.normal(1.0, 0.15), 0.7, 1.3)),
         gains=(float(generator.uniform(250, 700)), float(generator.uniform(200, 500))),
     )
