@@ -13,7 +13,7 @@ from steelyard.imaging.phantom.template import Template, load_template
 
 _SHARPNESS = 2.2  # exponent that undoes the blur which averaging 152 brains left in the probabilities
 _SKIN = 1.6  # mm
-_FOLDING = 1.1  # how much the cortex's folding varies between subjects (of a log-probability)
+_FOLDING = 1.4  # how much the cortex's folding varies between subjects (of a log-probability)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class Anatomy:
         depth = depth - self.physique.fluid_gap + 0.4 * texture.clamp(-1.5, 1.5)
         below_skin = -skin_distance
         soft = _step(depth - inner - diploe - outer) * _step(below_skin)
-        marrow = _within(depth, inner, inner + diploe) * (0.3 + 0.12 * texture).clamp(0.05, 0.6)
+        marrow = _within(depth, inner, inner + diploe) * (0.25 + 0.06 * texture).clamp(0.05, 0.5)
         skin = 1 - _step(below_skin - _SKIN)
         fat = (1 - skin) * (1 - _step(below_skin - _SKIN - self.physique.fat - 0.5 * texture))
         shares = {
@@ -128,11 +128,11 @@ def grow_anatomy(physique: Physique, generator: np.random.Generator) -> Anatomy:
 
 
 def _draw_displacement(grid: Field, generator: np.random.Generator) -> Field:
-    """Draw a smooth displacement: 2.2 mm over 32 mm or more, which shapes the head, and 0.9 mm over 12 mm."""
+    """Draw a smooth displacement: 1.7 mm over 32 mm or more, which shapes the head, and 0.9 mm over 12 mm."""
     spacing = 2 * grid.spacing
     shape = tuple((count + 1) // 2 for count in grid.values.shape[1:])
     channels = [
-        2.2 * _smooth_noise(shape, 32 / spacing, generator) + 0.9 * _smooth_noise(shape, 12 / spacing, generator)
+        1.7 * _smooth_noise(shape, 32 / spacing, generator) + 0.9 * _smooth_noise(shape, 12 / spacing, generator)
         for _ in range(3)
     ]
     return field_of(*channels, origin=grid.origin, spacing=spacing)
@@ -141,7 +141,7 @@ def _draw_displacement(grid: Field, generator: np.random.Generator) -> Field:
 def _draw_folding(generator: np.random.Generator) -> Field:
     """Draw noise of the size of a fold, in a box around the brain."""
     spacing, shape = 2.0, (81, 101, 87)
-    channels = [_smooth_noise(shape, 3.5 / spacing, generator) for _ in range(2)]
+    channels = [_smooth_noise(shape, 3.0 / spacing, generator) for _ in range(2)]
     return field_of(*channels, origin=(-80.0, -116.0, -80.0), spacing=spacing)
 
 
