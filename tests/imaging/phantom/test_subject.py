@@ -51,6 +51,13 @@ def test_normalised_white_matter_is_at_zero(subject):
     assert abs(np.median(subject.ideal_flair[deep])) < 6
 
 
+def test_the_ideal_flair_is_free_of_shading(subject):
+    inside = ndimage.binary_erosion(subject.brain, iterations=3) & (np.abs(subject.ideal_flair) < 10)
+    shading = subject.flair.bias[inside]
+    assert np.corrcoef(subject.flair.image[inside], shading)[0, 1] > 0.5
+    assert abs(np.corrcoef(subject.ideal_flair[inside], shading)[0, 1]) < 0.2
+
+
 def test_the_transform_is_the_true_one(subject):
     """The T1w scan, brought to FLAIR's grid, is the head as a T1w scan on that very grid would show it."""
     scanner = SCANNERS["standard-3t"]

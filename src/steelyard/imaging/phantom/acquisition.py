@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from steelyard.imaging.phantom.field import FloatArray
 from steelyard.imaging.phantom.rigid import Matrix
 
-_BLOCK = 4.0  # mm: air is recognised on a grid of about this spacing
+_BLOCK = 3.0  # mm: air is recognised on a grid of about this spacing
 _CHUNK = 1 << 16  # points read at a time: few enough to stay in cache
 _COIL_RADIUS = 140.0  # mm: the bias field is a polynomial on a cube of twice this side
 
@@ -67,7 +67,7 @@ def sample(
 
     Args:
         grid: The voxels.
-        inside: Points (n, 3) to booleans (n,): where the function may differ from 0. Asked every 4 mm.
+        inside: Points (n, 3) to booleans (n,): where the function may differ from 0. Asked every 3 mm.
         read: Points (n, 3) to values (channels, n).
         channels: How many values `read` returns for a point.
 

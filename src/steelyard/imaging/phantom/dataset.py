@@ -5,6 +5,7 @@ import multiprocessing
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -76,9 +77,7 @@ def write_cohort(out: Path, cohort: Cohort) -> Iterator[str]:
 
 def _write_in_parallel(out: Path, cohort: Cohort, numbers: list[int]) -> Iterator[str]:
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(
-        min(cohort.workers, len(numbers)), context, initializer=torch.set_num_threads, initargs=(1,)
-    ) as pool:
+    with ProcessPoolExecutor(min(cohort.workers, len(numbers)), context) as pool:
         jobs = [pool.submit(_write_subject, out, cohort, number) for number in numbers]
         try:
             for job in as_completed(jobs):
@@ -107,7 +106,8 @@ def _write_subject(out: Path, cohort: Cohort, number: int) -> str:
     """Simulate one subject, write it beside the dataset, then move it in; its scans come last."""
     name = subject_name(number)
     scanner = scanner_named(cohort.scanner)
-    subject = simulate(cohort.seed, number, scanner)
+    with _one_thread():
+        subject = simulate(cohort.seed, number, scanner)
     stage = out / _STAGE / name
     _write_scans(stage / "scans" / "anat", name, subject, scanner)
     _write_truth(stage / "truth" / "anat", name, subject)
@@ -117,6 +117,17 @@ def _write_subject(out: Path, cohort: Cohort, number: int) -> str:
     (stage / "scans").replace(out / name)
     stage.rmdir()
     return name
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch use one core: a worker is one core, and on chunks that fit the cache threads only get in the way."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _write_scans(folder: Path, name: str, subject: Subject, scanner: Scanner) -> None:

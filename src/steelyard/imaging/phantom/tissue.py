@@ -11,7 +11,7 @@ from steelyard.imaging.phantom.lesions import Lesions
 from steelyard.imaging.phantom.rigid import Matrix
 from steelyard.imaging.phantom.signal import TISSUES
 
-_SKIN_MARGIN = 5.0  # mm: blocks of voxels whose middle is farther outside hold air alone
+_SKIN_MARGIN = 3.6  # mm: blocks of voxels whose middle is farther outside hold air alone
 
 
 @dataclass(frozen=True, kw_only=True)
