@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test check docs
+.PHONY: demo test evidence check docs
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -22,6 +22,9 @@ check: $(INSTALLED)
 
 test: check
 	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered
+
+evidence: $(INSTALLED)
+	$(BIN)/python -m pytest -m slow
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/build.py build/docs

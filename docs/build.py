@@ -6,6 +6,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pdoc
+from torch import nn
 
 MODULES = ("steelyard", "!steelyard.cli", "!steelyard.experiments")
 
@@ -37,6 +38,7 @@ def main(out: Path) -> int:
         sys.stderr.write(f"{name} is public and has no docstring\n")
     if missing:
         return 1
+    nn.Module.__init__.__doc__ = None  # or pdoc hands it down to every constructor of ours
     pdoc.render.configure(docformat="google")
     pdoc.pdoc(*MODULES, output_directory=out)
     sys.stdout.write(f"{out / 'index.html'}\n")

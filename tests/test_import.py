@@ -19,4 +19,4 @@ def test_without_its_parts_the_command_says_what_to_install():
     code = "import sys; sys.modules['tyro'] = None; from steelyard.__main__ import main; sys.exit(main())"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert out.returncode == 2
-    assert out.stderr == "steelyard: tyro is missing; pip install 'steelyard[all]'\n"
+    assert out.stderr == "steelyard: tyro is missing; install steelyard's extra 'all', as README says\n"

@@ -56,7 +56,8 @@ def batch(sizes=(6, 6), *, seed=0, names=DOMAINS, features=6, dtype=torch.float3
 def balancer(*, domains=DOMAINS, weighting=None, probe=None, loss=mse_loss, **kwargs):
     if "objective" in kwargs:
         loss = None
-    return sy.Balancer(domains, loss=loss, weighting=weighting or sy.DirichletVote(), probe=probe, **kwargs)
+    weighting = weighting or (sy.Fixed() if probe is None else sy.DirichletVote())
+    return sy.Balancer(domains, loss=loss, weighting=weighting, probe=probe, **kwargs)
 
 
 def take_step(loss, optimizer):

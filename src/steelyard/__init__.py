@@ -11,11 +11,15 @@
 {'flair': 0.5, 't1': 0.5}
 """
 
+from importlib.metadata import version
+
 from steelyard.batches import Samples, split_by_domain
 from steelyard.measurement import Measurement, Outcome, Statistic, Verdict
 from steelyard.probing import InnerLoop, Losses, Probe
 from steelyard.training import Balancer, Step
 from steelyard.weighting import DirichletPosterior, DirichletVote, Fixed, RelativeShift, Weighting
+
+__version__ = version("steelyard")
 
 __all__ = [
     "Balancer",

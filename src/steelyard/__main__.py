@@ -10,7 +10,9 @@ def main() -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("steelyard"):
             raise
-        sys.stderr.write(f"steelyard: {error.name} is missing; pip install 'steelyard[all]'\n")
+        sys.stderr.write(
+            f"steelyard: {error.name} is missing; install steelyard's extra 'all', as README says\n"
+        )
         return 2
     return run()
 

@@ -31,7 +31,10 @@ def count_samples(tree: Tree) -> int:
     >>> count_samples((torch.zeros(4, 2), {"mask": torch.ones(4)}))
     4
     """
-    lengths = {len(leaf) for leaf in _leaves(tree) if _holds_samples(leaf)}
+    leaves = list(_leaves(tree))
+    if arrays := [leaf for leaf in leaves if hasattr(leaf, "__array__") and not isinstance(leaf, Tensor)]:
+        raise TypeError(f"a batch must hold tensors; got {type(arrays[0]).__name__}. torch.as_tensor makes one of it.")
+    lengths = {len(leaf) for leaf in leaves if _holds_samples(leaf)}
     if len(lengths) != 1:
         found = f"lengths {sorted(lengths)}" if lengths else "no tensor"
         raise ValueError(f"every part of a batch must hold the same number of samples; got {found}.")
@@ -83,14 +86,15 @@ def join_samples(trees: Sequence[Tree]) -> Tree:
 def split_samples(tree: Tree, sizes: Sequence[int]) -> list[Tree]:
     """Undo a join: consecutive trees of the given numbers of samples."""
     total = sum(sizes)
-    for leaf in _leaves(tree):
-        if _holds_samples(leaf) and len(leaf) != total:
-            raise ValueError(
-                f"a model run once for all domains must return one output per sample ({total}); got {len(leaf)}. "
-                "Pass join=False to run it once per domain."
-            )
     if len(sizes) == 1:
         return [tree]
+    for leaf in _leaves(tree):
+        found = len(leaf) if _holds_samples(leaf) else "one for all" if isinstance(leaf, Tensor) else total
+        if found != total:
+            raise ValueError(
+                f"a model run once for all domains must return one output per sample ({total}); got {found}. "
+                "Pass join=False to run it once per domain."
+            )
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
     return [take_samples(tree, slice(start, start + size)) for start, size in zip(starts, sizes, strict=True)]
 
@@ -106,7 +110,7 @@ def split_by_domain(batch: Tree, labels: Tensor | Sequence[int | str], domains: 
     >>> split_by_domain((torch.tensor([5, 6, 7]), torch.tensor([0, 1, 0])), ["b", "a", "b"], domains=("a", "b"))
     {'a': (tensor([6]), tensor([1])), 'b': (tensor([5, 7]), tensor([0, 0]))}
     """
-    listed = labels.tolist() if isinstance(labels, Tensor) else list(labels)
+    listed = labels.flatten().tolist() if isinstance(labels, Tensor) else list(labels)
     if len(listed) != count_samples(batch):
         raise ValueError(f"labels must hold one domain per sample ({count_samples(batch)}); got {len(listed)}.")
     names = [_domain_name(label, domains) for label in listed]

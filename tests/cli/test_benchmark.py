@@ -33,7 +33,7 @@ def test_every_case_steps():
     [
         ("there.json", [], "there.json: exists already"),
         ("no/such.json", [], "no: no such folder"),
-        ("new.json", ["--rounds", "0"], "--rounds must be at least 1; got 0"),
+        ("new.json", ["--rounds", "2"], "--rounds must be at least 3, or there is no spread to state; got 2"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path, capsys, path, arguments, message):

@@ -167,11 +167,23 @@ def test_in_evaluation_mode_and_without_gradients_it_does_not_vote():
     assert int(judge.probe.steps) == 0
 
 
-def test_without_a_probe_the_weights_stay_as_they_start():
-    judge = balancer(weighting=sy.DirichletVote(prior=[2.0, 4.0]))
+def test_without_a_probe_the_weights_stay_as_they_start_and_a_warning_says_so():
+    with pytest.warns(UserWarning, match=r"without a probe the weights of DirichletVote stay as they start"):
+        judge = balancer(weighting=sy.DirichletVote(prior=[2.0, 4.0]))
     judge(smooth(), batch())
     assert judge.weights == {"a": 0.25, "b": 0.75}
     assert judge.last.reason == "no probe"
+
+
+def test_says_once_that_batches_are_too_small_to_vote():
+    model = smooth()
+    optimizer = sgd(model)
+    judge = balancer(probe=sy.InnerLoop())
+    for _ in range(24):
+        judge(model, batch(sizes=(1, 1)), optimizer)
+    with pytest.warns(UserWarning, match=r"no vote in 25 steps.*InnerLoop\(gather=True\)"):
+        judge(model, batch(sizes=(1, 1)), optimizer)
+    judge(model, batch(sizes=(1, 1)), optimizer)
 
 
 @pytest.mark.parametrize("make", [lambda: sy.DirichletVote(window=3), lambda: sy.RelativeShift(), lambda: sy.Fixed()])
@@ -197,10 +209,16 @@ def test_a_run_continued_from_a_checkpoint_is_bit_identical(make):
     assert run(stops=()) == run(stops=(3, 6))
 
 
-def test_a_checkpoint_of_other_domains_is_refused():
-    state = balancer(domains=("b", "a")).state_dict()
-    with pytest.raises(ValueError, match=r"weighs the domains \('b', 'a'\); this balancer \('a', 'b'\)"):
-        balancer().load_state_dict(state)
+def test_a_checkpoint_of_other_domains_or_settings_is_refused():
+    def made(domains=("a", "b"), choice="greedy", window=25):
+        return balancer(domains=domains, weighting=sy.DirichletVote(choice, window=window), probe=sy.InnerLoop())
+
+    made().load_state_dict(made().state_dict())
+    with pytest.raises(ValueError, match=r"weighs the domains \['b', 'a'\]; this balancer \['a', 'b'\]"):
+        made().load_state_dict(made(domains=("b", "a")).state_dict())
+    for other in ({"choice": "conservative"}, {"window": 5}):
+        with pytest.raises(ValueError, match=r"the checkpoint is of DirichletVote\(.*; this balancer has Diri"):
+            made().load_state_dict(made(**other).state_dict())
 
 
 def test_parameters_unused_by_a_domain():
@@ -263,15 +281,71 @@ def test_other_statistics_join_without_a_new_kind_of_class():
         balancer(weighting=Proportional(), probe=sy.InnerLoop())
 
 
-@pytest.mark.parametrize("domains", [(), ("a", "a"), "ab"])
-def test_refuses_domains_that_are_not_distinct_names(domains):
+@pytest.mark.parametrize("domains", [(), ("a", "a")])
+def test_refuses_domains_that_are_not_distinct(domains):
     with pytest.raises(ValueError, match="domains must be distinct names, at least one"):
         balancer(domains=domains)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"domains": "ab"}, "domains must be a sequence of names; got 'ab'"),
+        ({"domains": (0, 1)}, r"domains must be a sequence of names; got \(0, 1\)"),
+        ({"domains": 2}, "domains must be a sequence of names; got 2"),
+        ({"weighting": "greedy"}, "weighting must be an instance of Weighting; got str"),
+        ({"weighting": sy.Fixed}, "weighting must be an instance of Weighting; got the class Fixed"),
+        ({"probe": sy.InnerLoop}, "probe must be an instance of Probe; got the class InnerLoop"),
+        ({"loss": nn.MSELoss}, "must be a function or an instance of a module; got <class"),
+        ({"loss": "mse"}, "must be a function or an instance of a module; got 'mse'"),
+        ({"loss": {"a": mse_loss, "b": nn.MSELoss}}, "must be a function or an instance of a module"),
+    ],
+)
+def test_refuses_arguments_of_the_wrong_kind(arguments, message):
+    with pytest.raises(TypeError, match=message):
+        balancer(**arguments)
+
+
+def test_refuses_calls_of_the_wrong_kind():
+    model = smooth()
+    optimizer = sgd(model)
+    judge = balancer(probe=sy.InnerLoop())
+    with pytest.raises(TypeError, match="model must be an instance of Module; got dict"):
+        judge(batch(), model, optimizer)
+    with pytest.raises(TypeError, match=r"got tuple\. Of one batch per domain, dict\(zip\(domains, batches\)\)"):
+        judge(model, tuple(batch().values()), optimizer)
+    with pytest.raises(TypeError, match="optimizer must be an instance of Optimizer; got StepLR"):
+        judge(model, batch(), torch.optim.lr_scheduler.StepLR(optimizer, 1))
+    with pytest.raises(TypeError, match=r"domain 'b': a batch must hold tensors; got ndarray"):
+        judge(model, {"b": (batch()["b"][0].numpy(), batch()["b"][1])}, optimizer)
+    with pytest.raises(ValueError, match=r"domain 'a': every part of a batch .* got lengths \[5, 6\]"):
+        judge(model, {"a": (torch.zeros(5, 6), torch.zeros(6, 1))}, optimizer)
+
+
+@pytest.mark.parametrize(
+    ("samples", "found"),
+    [(torch.zeros(3, 6), "Tensor"), ({"x": torch.zeros(3, 6)}, "dict"), ((torch.zeros(3, 6),) * 3, "3 parts")],
+)
+def test_a_loss_wants_inputs_and_targets(samples, found):
+    with pytest.raises(ValueError, match=rf"must be \(inputs, targets\); got {found}\. Pass objective="):
+        balancer()(smooth(), {"a": samples, "b": samples})
+
+
+def test_a_model_that_returns_one_number_for_all_domains_is_refused():
+    class WithPenalty(nn.Linear):
+        def forward(self, x):
+            out = super().forward(x)
+            return out, out.square().mean()
+
+    judge = {join: balancer(loss=lambda o, y: mse_loss(o[0], y) + o[1], join=join) for join in (True, False)}
+    with pytest.raises(ValueError, match=r"got one for all\. Pass join=False"):
+        judge[True](WithPenalty(6, 1), batch())
+    assert judge[False](WithPenalty(6, 1), batch()).isfinite()
+
+
 @pytest.mark.parametrize("given", [{}, {"loss": mse_loss, "objective": mse_loss}])
 def test_wants_a_loss_or_an_objective(given):
-    with pytest.raises(ValueError, match="give either loss or objective"):
+    with pytest.raises(ValueError, match=r"give either loss or objective; got (neither|both)"):
         sy.Balancer(("a",), weighting=sy.Fixed(), **given)
 
 

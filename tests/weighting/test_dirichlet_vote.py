@@ -92,7 +92,8 @@ def test_refuses_a_prior_without_a_mode(prior):
     ("arguments", "message"),
     [
         ({"choice": "bold"}, "choice must be 'greedy' or 'conservative'; got 'bold'"),
-        ({"window": 0}, "window must be at least 1; got 0"),
+        ({"window": 0}, "window must be a whole number, at least 1; got 0"),
+        ({"window": 2.5}, "window must be a whole number, at least 1; got 2.5"),
         ({"prior": 5.0, "prior_votes": 8}, "prior or prior_votes, not both"),
         ({"prior_votes": 0}, "prior_votes must be above 0 and finite; got 0"),
     ],
@@ -100,6 +101,11 @@ def test_refuses_a_prior_without_a_mode(prior):
 def test_refuses_wrong_settings(arguments, message):
     with pytest.raises(ValueError, match=message):
         sy.DirichletVote(**arguments)
+
+
+def test_says_that_it_has_not_begun():
+    with pytest.raises(RuntimeError, match=r"DirichletVote has not begun: a balancer starts it"):
+        sy.DirichletVote().weights()
 
 
 def test_refuses_a_prior_for_another_number_of_domains():

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import tyro
 
+from steelyard import __version__
 from steelyard.cli.benchmark import Benchmark
 from steelyard.cli.command import Command
 from steelyard.cli.phantom import Phantom
@@ -15,7 +16,11 @@ COMMANDS: dict[str, Callable[..., Command]] = {"benchmark": Benchmark, "phantom"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code: 0, or 2 with one line on stderr for a user's mistake."""
-    command: Command = tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="steelyard", args=arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given == ["--version"]:
+        sys.stdout.write(f"steelyard {__version__}\n")
+        return 0
+    command: Command = tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="steelyard", args=given)
     try:
         return command.run()
     except UserError as error:

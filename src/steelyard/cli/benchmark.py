@@ -31,8 +31,8 @@ class Benchmark(Command):
             raise UserError(f"{self.out}: exists already; remove it or name another file.")
         if not self.out.parent.is_dir():
             raise UserError(f"{self.out.parent}: no such folder.")
-        if self.rounds < 1:
-            raise UserError(f"--rounds must be at least 1; got {self.rounds}.")
+        if self.rounds < 3:
+            raise UserError(f"--rounds must be at least 3, or there is no spread to state; got {self.rounds}.")
         console, records = Console(stderr=True), list[Record]()
         with console.status("") as status:
             for news in measure(cases(), rounds=self.rounds):

@@ -1,5 +1,7 @@
 """The balancer: what a user puts into the training loop."""
 
+import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -16,6 +18,8 @@ from steelyard.probing import Probe
 from steelyard.training.distributed import average_over_ranks, is_shared
 from steelyard.training.domain_losses import DomainLosses, Loss, Objective
 from steelyard.weighting import Weighting
+
+_PATIENCE = 25  # steps without a vote, before a word about it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +81,8 @@ class Balancer(nn.Module):
     {'a': 0.444, 'b': 0.556}
     """
 
-    names: Tensor
-    outcomes: Tensor
+    _signature: Tensor
+    _outcomes: Tensor
 
     def __init__(
         self,
@@ -92,9 +96,16 @@ class Balancer(nn.Module):
         process_group: distributed.ProcessGroup | None = None,
     ) -> None:
         super().__init__()
-        names = tuple(domains)
-        if isinstance(domains, str) or not names or len(set(names)) != len(names):
-            raise ValueError(f"domains must be distinct names, at least one; got {domains!r}.")
+        names = _checked_names(domains)
+        _check_kind("weighting", weighting, Weighting)
+        if probe is None and weighting.statistic is not Statistic.NOTHING:
+            warnings.warn(
+                f"without a probe the weights of {type(weighting).__name__} stay as they start: "
+                "pass probe=sy.InnerLoop() to learn them, or weighting=sy.Fixed(…).",
+                stacklevel=2,
+            )
+        if probe is not None:
+            _check_kind("probe", probe, Probe)
         if probe is not None and weighting.statistic not in (Statistic.NOTHING, probe.statistic):
             raise ValueError(
                 f"{type(weighting).__name__} needs {weighting.statistic.value}; "
@@ -107,9 +118,10 @@ class Balancer(nn.Module):
         self.last: Step | None = None
         self._group = process_group
         weighting.start(len(names))
-        self.register_buffer("outcomes", torch.zeros(len(Outcome), dtype=torch.int64))
-        self.register_buffer("names", torch.tensor(list("\n".join(names).encode()), dtype=torch.uint8))
-        self.register_load_state_dict_pre_hook(_refuse_other_domains)  # type: ignore[no-untyped-call]
+        signature = json.dumps([names, repr(weighting)]).encode()
+        self.register_buffer("_outcomes", torch.zeros(len(Outcome), dtype=torch.int64))
+        self.register_buffer("_signature", torch.tensor(list(signature), dtype=torch.uint8))
+        self.register_load_state_dict_pre_hook(_refuse_other_signature)  # type: ignore[no-untyped-call]
 
     @property
     def weights(self) -> dict[str, float]:
@@ -119,7 +131,7 @@ class Balancer(nn.Module):
     @property
     def tally(self) -> dict[str, int]:
         """How often each outcome came about in training: updates, ties, values that were not finite, …."""
-        return {outcome.value: count for outcome, count in zip(Outcome, self.outcomes.tolist(), strict=True) if count}
+        return {outcome.value: count for outcome, count in zip(Outcome, self._outcomes.tolist(), strict=True) if count}
 
     def forward(self, model: nn.Module, batch: Mapping[str, Tree], optimizer: Optimizer | None = None) -> Tensor:
         """The weighted loss of a batch, after the vote.
@@ -129,6 +141,7 @@ class Balancer(nn.Module):
             batch: domain name to `(inputs, targets)`, or to what an objective takes; a domain may be absent.
             optimizer: the one that will step the model; may be left out where nothing is measured.
         """
+        _check_kind("model", model, nn.Module)
         present = self._present(batch)
         measurement, verdict = self._follow(model, present, optimizer)
         losses = self.losses(model, present)
@@ -145,9 +158,14 @@ class Balancer(nn.Module):
 
     def _present(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
         """The domains that have samples, in the balancer's order."""
+        if not isinstance(batch, Mapping):
+            raise TypeError(
+                f"a batch must map domain names to samples; got {type(batch).__name__}. "
+                "Of one batch per domain, dict(zip(domains, batches)) makes a mapping."
+            )
         if unknown := [name for name in batch if name not in self.domains]:
             raise ValueError(f"a batch must map names among {self.domains} to samples; got {unknown[0]!r}.")
-        present = {name: batch[name] for name in self.domains if name in batch and count_samples(batch[name])}
+        present = {name: batch[name] for name in self.domains if name in batch and _has_samples(name, batch[name])}
         if not present:
             raise ValueError(f"the batch holds no sample of any of {self.domains}.")
         return present
@@ -163,6 +181,7 @@ class Balancer(nn.Module):
             return nothing, self._counted(Verdict(Outcome.NO_PROBE))
         if optimizer is None:
             raise ValueError("the optimizer is needed for the vote: balancer(model, batch, optimizer).")
+        _check_kind("optimizer", optimizer, Optimizer)
         measurement = self.probe.measure(model, batch, losses=self.losses, optimizer=optimizer)
         if measurement is None:
             return nothing, self._counted(Verdict(Outcome.NOT_DUE))
@@ -172,12 +191,42 @@ class Balancer(nn.Module):
         return measurement, self._counted(self.weighting.observe(measurement))
 
     def _counted(self, verdict: Verdict) -> Verdict:
-        self.outcomes[list(Outcome).index(verdict.outcome)] += 1
+        self._outcomes[list(Outcome).index(verdict.outcome)] += 1
+        if verdict.outcome is Outcome.TOO_FEW and self.tally == {Outcome.TOO_FEW.value: _PATIENCE}:
+            warnings.warn(
+                f"no vote in {_PATIENCE} steps: a vote needs at least two samples of at least two domains in a batch. "
+                "InnerLoop(gather=True) gathers them across batches.",
+                stacklevel=4,
+            )
         return verdict
 
 
-def _refuse_other_domains(module: Balancer, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    saved = state.get(f"{prefix}names")
-    if saved is not None and not torch.equal(saved.cpu(), module.names.cpu()):
-        found = tuple(bytes(saved.tolist()).decode().split("\n"))
-        raise ValueError(f"the checkpoint weighs the domains {found}; this balancer {module.domains}.")
+def _refuse_other_signature(module: Balancer, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Votes mean nothing to other domains, or to a weighting of other settings."""
+    saved = state.get(f"{prefix}_signature")
+    if saved is not None and not torch.equal(saved.cpu(), module._signature.cpu()):
+        (theirs, made), (ours, wanted) = (json.loads(bytes(s.tolist())) for s in (saved, module._signature))
+        if theirs != ours:
+            raise ValueError(f"the checkpoint weighs the domains {theirs}; this balancer {ours}.")
+        raise ValueError(f"the checkpoint is of {made}; this balancer has {wanted}.")
+
+
+def _checked_names(domains: Sequence[str]) -> tuple[str, ...]:
+    if not isinstance(domains, Sequence) or isinstance(domains, str) or not all(isinstance(d, str) for d in domains):
+        raise TypeError(f"domains must be a sequence of names; got {domains!r}.")
+    if not domains or len(set(domains)) != len(domains):
+        raise ValueError(f"domains must be distinct names, at least one; got {domains!r}.")
+    return tuple(domains)
+
+
+def _check_kind(name: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        found = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+        raise TypeError(f"{name} must be an instance of {kind.__name__}; got {found}.")
+
+
+def _has_samples(name: str, domain_batch: Tree) -> bool:
+    try:
+        return count_samples(domain_batch) > 0
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"domain {name!r}: {error}") from None

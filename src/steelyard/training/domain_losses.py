@@ -35,7 +35,10 @@ class DomainLosses(Losses):
         super().__init__()
         self.domains = tuple(domains)
         if (loss is None) == (objective is None):
-            raise ValueError("give either loss or objective.")
+            raise ValueError(f"give either loss or objective; got {'neither' if loss is None else 'both'}.")
+        for given in loss.values() if isinstance(loss, Mapping) else (loss, objective):
+            if given is not None and (isinstance(given, type) or not callable(given)):
+                raise TypeError(f"a loss or objective must be a function or an instance of a module; got {given!r}.")
         if isinstance(loss, Mapping) and set(loss) != set(domains):
             raise ValueError(f"loss must hold one loss for each of {tuple(domains)}; got {tuple(loss)}.")
         self.objective = objective
@@ -52,12 +55,17 @@ class DomainLosses(Losses):
         if self.objective is not None:
             losses = {name: self.objective(model, domain_batch) for name, domain_batch in batch.items()}
         else:
+            for name, pair in batch.items():
+                _check_pair(name, pair)
             outputs = self._outputs(model, {name: pair[0] for name, pair in batch.items()})
             losses = {name: self._loss(name)(outputs[name], pair[1]) for name, pair in batch.items()}
         for name, loss in losses.items():
             if not isinstance(loss, Tensor) or loss.numel() != 1:
                 found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-                raise ValueError(f"the loss of domain {name!r} must be one number in a tensor; got {found}.")
+                raise ValueError(
+                    f"the loss of domain {name!r} must be one number in a tensor; got {found}. "
+                    "A loss with reduction='none' must be averaged."
+                )
         return {name: loss.reshape(()) for name, loss in losses.items()}
 
     def _outputs(self, model: nn.Module, inputs: dict[str, Tree]) -> dict[str, Tree]:
@@ -68,5 +76,14 @@ class DomainLosses(Losses):
         return dict(zip(inputs, split_samples(model(join_samples(trees)), sizes), strict=True))
 
     def _loss(self, domain: str) -> Loss:
-        loss: Loss = getattr(self, "loss", None) or getattr(self, f"loss_{self.domains.index(domain)}")
+        loss: Loss = self.loss if hasattr(self, "loss") else getattr(self, f"loss_{self.domains.index(domain)}")
         return loss
+
+
+def _check_pair(name: str, pair: Tree) -> None:
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        found = f"{len(pair)} parts" if isinstance(pair, tuple | list) else type(pair).__name__
+        raise ValueError(
+            f"the batch of domain {name!r} must be (inputs, targets); got {found}. "
+            "Pass objective= instead of loss= for batches of another form."
+        )

@@ -43,7 +43,9 @@ class DirichletVote(Weighting):
 
     statistic: ClassVar[Statistic] = Statistic.HYPOTHETICAL_LOSSES
     votes: Tensor
+    """The last votes, one domain's index each; the oldest is overwritten."""
     votes_cast: Tensor
+    """How many votes were ever cast."""
 
     def __init__(
         self,
@@ -56,8 +58,8 @@ class DirichletVote(Weighting):
         super().__init__()
         if choice not in get_args(Choice):
             raise ValueError(f"choice must be 'greedy' or 'conservative'; got {choice!r}.")
-        if window < 1:
-            raise ValueError(f"window must be at least 1; got {window}.")
+        if not isinstance(window, int) or window < 1:
+            raise ValueError(f"window must be a whole number, at least 1; got {window!r}.")
         if prior is not None and prior_votes is not None:
             raise ValueError("give prior or prior_votes, not both.")
         if prior_votes is not None and not 0 < prior_votes < float("inf"):
@@ -77,8 +79,9 @@ class DirichletVote(Weighting):
     @property
     def posterior(self) -> DirichletPosterior:
         """The posterior given the votes in the window: its mode, mean and credible intervals."""
+        prior = self.prior
         held = self.votes[: int(self.votes_cast)].tolist()
-        return DirichletPosterior(tuple(alpha + held.count(d) for d, alpha in enumerate(self.prior)))
+        return DirichletPosterior(tuple(alpha + held.count(d) for d, alpha in enumerate(prior)))
 
     def weights(self) -> tuple[float, ...]:
         """The posterior's mode; before any vote, the prior's."""
@@ -108,7 +111,8 @@ class DirichletVote(Weighting):
 
 
 def _checked(prior: float | Sequence[float]) -> tuple[float, ...]:
-    numbers = tuple(float(alpha) for alpha in prior) if isinstance(prior, Sequence) else (float(prior),)
+    several = isinstance(prior, Sequence) and not isinstance(prior, str)
+    numbers = tuple(float(alpha) for alpha in prior) if several else (float(prior),)  # type: ignore[union-attr, arg-type]
     if not numbers or not all(1 < alpha < float("inf") for alpha in numbers):
         raise ValueError(
             f"every prior must be finite and above 1, or the posterior has no mode and starves domains; got {prior}."

@@ -32,6 +32,7 @@ class RelativeShift(Weighting):
 
     statistic: ClassVar[Statistic] = Statistic.HYPOTHETICAL_LOSSES
     first: Tensor
+    """λ, the first domain's weight."""
 
     def __init__(self, gamma: float = 0.1) -> None:
         super().__init__()

@@ -20,15 +20,26 @@ class Weighting(nn.Module, ABC):
 
     statistic: ClassVar[Statistic]
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._domains: int | None = None
+
+    @property
+    def domains(self) -> int:
+        """How many domains are weighed."""
+        if self._domains is None:
+            raise RuntimeError(f"{type(self).__name__} has not begun: a balancer starts it, or start(domains) does.")
+        return self._domains
+
     @final
     def start(self, domains: int) -> None:
         """Begin with this many domains. The balancer that owns the weighting calls this once."""
-        if hasattr(self, "domains"):
+        if self._domains is not None:
             raise ValueError(f"{type(self).__name__} already serves a balancer; make a new one for each balancer.")
         if domains < 1:
             raise ValueError(f"domains must be at least 1; got {domains}.")
         self._start(domains)
-        self.domains = domains
+        self._domains = domains
 
     @final
     def observe(self, measurement: Measurement) -> Verdict:
