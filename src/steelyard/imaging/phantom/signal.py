@@ -5,7 +5,7 @@ All times are in milliseconds, all angles in degrees. References, by the keys th
 - W: Wansapura et al., J Magn Reson Imaging 9:531 (1999), white and grey matter at 3 T
 - R: Rooney et al., Magn Reson Med 57:308 (2007), T1 of white and grey matter at 1.5 T
 - S: Stanisz et al., Magn Reson Med 54:507 (2005), T2 of white and grey matter at 1.5 T, muscle at 1.5 and 3 T
-- L: Lin et al., J Magn Reson Imaging 14:289 (2001), T1 of cerebrospinal fluid
+- L: Lin et al., Proc Intl Soc Magn Reson Med 9:1391 (2001), T1 of cerebrospinal fluid
 - P: Spijkerman et al., MAGMA 31:415 (2018), T2 of cerebrospinal fluid at 3 T
 - G: Gold et al., AJR 183:343 (2004), fat and marrow at 1.5 and 3 T
 - D: proton densities, relative to fluid, rounded from the water contents in Whittall et al., Magn Reson Med
@@ -38,7 +38,7 @@ class Relaxation:
 
 RELAXATION: dict[float, dict[str, Relaxation]] = {
     3.0: {
-        "white": Relaxation(density=0.70, t1=832, t2=79.6),  # W, D
+        "white": Relaxation(density=0.70, t1=832, t2=79.2),  # W, D
         "grey": Relaxation(density=0.82, t1=1331, t2=110),  # W, D
         "csf": Relaxation(density=1.00, t1=4163, t2=2030),  # L, P
         "lesion": Relaxation(density=0.77, t1=1130, t2=180),
