@@ -8,9 +8,10 @@ import tyro
 from steelyard import __version__
 from steelyard.cli.benchmark import Benchmark
 from steelyard.cli.command import Command
+from steelyard.cli.phantom import Phantom
 from steelyard.errors import UserError
 
-COMMANDS: dict[str, Callable[..., Command]] = {"benchmark": Benchmark}
+COMMANDS: dict[str, Callable[..., Command]] = {"benchmark": Benchmark, "phantom": Phantom}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,0 +1,38 @@
+"""`steelyard phantom`: a BIDS dataset of synthetic heads."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from steelyard.cli.command import Command
+from steelyard.errors import UserError
+
+
+@dataclass(frozen=True)
+class Phantom(Command):
+    """Make a BIDS dataset of synthetic T1w and FLAIR heads with exact masks of lesions and brain."""
+
+    out: Annotated[Path, tyro.conf.Positional]
+    """The folder to write; it must be empty, absent, or hold a run of this command that was stopped."""
+    subjects: int = 20
+    """How many subjects to make; subject i is the same whatever their number."""
+    seed: int = 0
+    """Two runs with one seed write the same bytes."""
+    scanner: str = "standard-3t"
+    """Preset: standard-3t, noisy-3t, fatsat-3t, standard-1.5t or clinical-1.5t. The heads stay the same."""
+    workers: int = 1
+    """How many processes share the work."""
+
+    def run(self) -> int:
+        """Make the subjects, show the progress."""
+        from steelyard.cli.progress import track
+        from steelyard.imaging.phantom import Cohort, write_cohort
+
+        cohort = Cohort(subjects=self.subjects, seed=self.seed, scanner=self.scanner, workers=self.workers)
+        try:
+            track(write_cohort(self.out, cohort), total=self.subjects, title="Making heads")
+        except OSError as error:
+            raise UserError(f"cannot write {error.filename or self.out}: {error.strerror or error}.") from error
+        return 0

@@ -1,0 +1,186 @@
+"""A cohort of synthetic subjects as a BIDS dataset on disk."""
+
+import json
+import multiprocessing
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from steelyard.errors import UserError
+from steelyard.imaging.phantom import sidecars
+from steelyard.imaging.phantom.rigid import itk_text
+from steelyard.imaging.phantom.scanner import Scanner, scanner_named
+from steelyard.imaging.phantom.storage import write_fixed_point, write_json, write_nifti, write_text
+from steelyard.imaging.phantom.subject import Subject, simulate, traits_of
+
+TRUTH = Path("derivatives", "truth")
+_UNFINISHED = ".unfinished-phantom.json"
+_STAGE = ".unfinished"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cohort:
+    """Which subjects to make.
+
+    Args:
+        subjects: How many; subject i is the same whatever their number.
+        seed: Two cohorts of one seed are the same, byte for byte.
+        scanner: Name of a preset in `scanner.SCANNERS`.
+        workers: How many processes share the work.
+    """
+
+    subjects: int
+    seed: int = 0
+    scanner: str = "standard-3t"
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        for name, least in (("subjects", 1), ("seed", 0), ("workers", 1)):
+            if getattr(self, name) < least:
+                raise UserError(f"{name} must be at least {least}; got {getattr(self, name)}.")
+        scanner_named(self.scanner)
+
+
+def subject_name(number: int) -> str:
+    """Return the BIDS name of a subject; it does not depend on how many there are.
+
+    >>> subject_name(7)
+    'sub-007'
+    """
+    return f"sub-{number:03d}"
+
+
+def write_cohort(out: Path, cohort: Cohort) -> Iterator[str]:
+    """Write a cohort and yield the name of each subject as it is finished.
+
+    A run that was stopped goes on where it was if called again with the same seed and scanner. Any other
+    folder must be empty: nothing is overwritten.
+    """
+    _claim(out, cohort)
+    names = {number: subject_name(number) for number in range(1, cohort.subjects + 1)}
+    missing = [number for number, name in names.items() if not (out / name).exists()]
+    yield from (name for number, name in names.items() if number not in missing)
+    if min(cohort.workers, len(missing)) <= 1:
+        for number in missing:
+            yield _write_subject(out, cohort, number)
+    else:
+        yield from _write_in_parallel(out, cohort, missing)
+    _finish(out, cohort, list(names.values()))
+
+
+def _write_in_parallel(out: Path, cohort: Cohort, numbers: list[int]) -> Iterator[str]:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(cohort.workers, len(numbers)), context) as pool:
+        jobs = [pool.submit(_write_subject, out, cohort, number) for number in numbers]
+        try:
+            for job in as_completed(jobs):
+                yield job.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _claim(out: Path, cohort: Cohort) -> None:
+    """Make the folder ours, or refuse."""
+    ours = {"seed": cohort.seed, "scanner": cohort.scanner, "version": version("steelyard")}
+    mark = out / _UNFINISHED
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file; a folder is needed.")
+    if mark.exists():
+        found = json.loads(mark.read_text())
+        if found != ours:
+            raise UserError(f"{out} holds an unfinished cohort with {found}; this one has {ours}.")
+    elif out.exists() and any(out.iterdir()):
+        raise UserError(f"{out} is not empty; nothing was written.")
+    write_json(mark, ours)
+    shutil.rmtree(out / _STAGE, ignore_errors=True)
+
+
+def _write_subject(out: Path, cohort: Cohort, number: int) -> str:
+    """Simulate one subject, write it beside the dataset, then move it in; its scans come last."""
+    name = subject_name(number)
+    scanner = scanner_named(cohort.scanner)
+    with _one_thread():
+        subject = simulate(cohort.seed, number, scanner)
+    stage = out / _STAGE / name
+    _write_scans(stage / "scans" / "anat", name, subject, scanner)
+    _write_truth(stage / "truth" / "anat", name, subject)
+    shutil.rmtree(out / TRUTH / name, ignore_errors=True)
+    (out / TRUTH).mkdir(parents=True, exist_ok=True)
+    (stage / "truth").replace(out / TRUTH / name)
+    (stage / "scans").replace(out / name)
+    stage.rmdir()
+    return name
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch use one core: a worker is one core, and on chunks that fit the cache threads only get in the way."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _write_scans(folder: Path, name: str, subject: Subject, scanner: Scanner) -> None:
+    for contrast, scan, sequence in (
+        ("T1w", subject.t1w, scanner.t1w),
+        ("FLAIR", subject.flair, scanner.flair),
+    ):
+        write_nifti(folder / f"{name}_{contrast}.nii.gz", scan.image, scan.grid.affine)
+        write_json(folder / f"{name}_{contrast}.json", sidecars.scan_sidecar(scan, sequence, scanner))
+
+
+def _write_truth(folder: Path, name: str, subject: Subject) -> None:
+    grid = subject.flair.grid
+    for label, mask, kind in (("WMH", subject.wmh, "Lesion"), ("brain", subject.brain, "Brain")):
+        stem = f"{name}_space-FLAIR_label-{label}_mask"
+        write_nifti(folder / f"{stem}.nii.gz", mask.astype(np.uint8), grid.affine)
+        volume = float(mask.sum()) * grid.voxel_ml
+        write_json(folder / f"{stem}.json", sidecars.mask_sidecar(name, volume, kind))
+    for contrast, ideal, scan in (
+        ("T1w", subject.ideal_t1w, subject.t1w),
+        ("FLAIR", subject.ideal_flair, subject.flair),
+    ):
+        stem = f"{name}_space-FLAIR_desc-preproc_{contrast}"
+        write_nifti(folder / f"{stem}.nii.gz", ideal, grid.affine)
+        write_json(folder / f"{stem}.json", sidecars.ideal_sidecar(name, contrast))
+        stem = f"{name}_desc-biasfield_{contrast}"
+        write_fixed_point(folder / f"{stem}.nii.gz", scan.bias, scan.grid.affine, step=1e-3)
+        write_json(folder / f"{stem}.json", sidecars.bias_sidecar(name, contrast))
+    stem = f"{name}_from-T1w_to-FLAIR_mode-image_xfm"
+    write_text(folder / f"{stem}.txt", itk_text(subject.flair_to_t1w))
+    write_json(folder / f"{stem}.json", sidecars.transform_sidecar(subject))
+
+
+def _finish(out: Path, cohort: Cohort, names: list[str]) -> None:
+    """Write what belongs to the cohort as a whole, and lift the mark of the unfinished run."""
+    write_json(out / "dataset_description.json", sidecars.raw_description(cohort.scanner, cohort.seed))
+    truth = sidecars.truth_description(cohort.scanner, cohort.seed, version("steelyard"))
+    write_json(out / TRUTH / "dataset_description.json", truth)
+    write_text(out / TRUTH / ".bidsignore", "*_xfm.*\n")  # transforms are not in BIDS yet
+    for folder in (out, out / TRUTH):
+        write_text(folder / "README", sidecars.README)
+    write_json(out / "participants.json", sidecars.PARTICIPANTS)
+    rows = [_participant(out, cohort, number, name) for number, name in enumerate(names, start=1)]
+    header = "\t".join(("participant_id", *sidecars.PARTICIPANTS))
+    write_text(out / "participants.tsv", "\n".join([header, *rows]) + "\n")
+    shutil.rmtree(out / _STAGE, ignore_errors=True)
+    (out / _UNFINISHED).unlink()
+
+
+def _participant(out: Path, cohort: Cohort, number: int, name: str) -> str:
+    age = traits_of(cohort.seed, number).physique.age
+    volumes = [
+        json.loads((out / TRUTH / name / "anat" / f"{name}_space-FLAIR_label-{label}_mask.json").read_text())
+        for label in ("WMH", "brain")
+    ]
+    return "\t".join((name, f"{age:.0f}", *(f"{volume['VolumeMl']:.2f}" for volume in volumes), cohort.scanner))

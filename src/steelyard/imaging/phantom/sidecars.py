@@ -1,0 +1,113 @@
+"""The JSON and text that BIDS wants beside the images."""
+
+from typing import Any
+
+from steelyard.imaging.phantom.scanner import Scanner
+from steelyard.imaging.phantom.signal import Sequence
+from steelyard.imaging.phantom.subject import Scan, Subject
+
+BIDS_VERSION = "1.10.0"
+TEMPLATE_REFERENCE = "Fonov et al., NeuroImage 54:313 (2011), doi:10.1016/j.neuroimage.2010.07.033"
+
+README = """Synthetic T1w and FLAIR heads
+=============================
+
+Made by `steelyard phantom`. No person was scanned: each head is a random deformation of the MNI152
+average anatomy with simulated white matter hyperintensities, imaged by the MR signal equations. The T1w
+scan lies on its own grid and the head has moved between the scans.
+
+`derivatives/truth` holds what real data lack: the exact masks, the transform, the bias fields, and the
+pair as perfect preprocessing would leave it.
+"""
+
+PARTICIPANTS = {
+    "age": {"Description": "Simulated age", "Units": "year"},
+    "wmh_ml": {"Description": "Volume of the white matter hyperintensities' mask", "Units": "mL"},
+    "brain_ml": {"Description": "Volume of the brain mask", "Units": "mL"},
+    "scanner": {"Description": "Preset of the simulated scanner"},
+}
+"""What the columns of participants.tsv mean."""
+
+
+def raw_description(scanner: str, seed: int) -> dict[str, Any]:
+    """Return dataset_description.json of the scans."""
+    return {
+        "Name": f"Synthetic T1w and FLAIR heads (scanner {scanner}, seed {seed})",
+        "BIDSVersion": BIDS_VERSION,
+        "DatasetType": "raw",
+        "License": "CC0",
+        "Authors": ["steelyard phantom"],
+        "ReferencesAndLinks": [TEMPLATE_REFERENCE],
+    }
+
+
+def truth_description(scanner: str, seed: int, version: str) -> dict[str, Any]:
+    """Return dataset_description.json of the truth."""
+    return {
+        "Name": f"Truth of the synthetic heads (scanner {scanner}, seed {seed})",
+        "BIDSVersion": BIDS_VERSION,
+        "DatasetType": "derivative",
+        "License": "CC0",
+        "Authors": ["steelyard phantom"],
+        "GeneratedBy": [{"Name": "steelyard phantom", "Version": version}],
+        "DatasetLinks": {"raw": "../.."},
+    }
+
+
+def scan_sidecar(scan: Scan, sequence: Sequence, scanner: Scanner) -> dict[str, Any]:
+    """Return the sidecar of a scan; BIDS counts time in seconds."""
+    sidecar: dict[str, Any] = {
+        "Manufacturer": "steelyard phantom",
+        "MagneticFieldStrength": scanner.field_strength,
+        "PulseSequenceType": type(sequence).__name__,
+        "EchoTime": sequence.echo_time / 1000,
+        "RepetitionTime": sequence.repetition_time / 1000,
+        "FlipAngle": sequence.flip_angle,
+    }
+    inversion = getattr(sequence, "inversion_time", None)
+    if inversion is not None:
+        sidecar["InversionTime"] = inversion / 1000
+    sidecar["SliceThickness"] = float(round(abs(scan.grid.affine[:3, 2]).max(), 6))
+    return sidecar
+
+
+def mask_sidecar(name: str, volume_ml: float, kind: str) -> dict[str, Any]:
+    """Return the sidecar of a mask on FLAIR's grid."""
+    return {
+        "Description": f"{kind} mask: at least half of the voxel is inside",
+        "Type": kind,
+        "VolumeMl": round(volume_ml, 3),
+    } | _from_flair(name)
+
+
+def ideal_sidecar(name: str, contrast: str) -> dict[str, Any]:
+    """Return the sidecar of an ideally preprocessed scan."""
+    return {
+        "Description": f"{contrast} on FLAIR's grid, without bias, WhiteStripe normalised, 0 off the brain",
+        "SkullStripped": True,
+    } | _from_flair(name)
+
+
+def _from_flair(name: str) -> dict[str, Any]:
+    flair = f"bids:raw:{name}/anat/{name}_FLAIR.nii.gz"
+    return {"Sources": [flair], "SpatialReference": flair}
+
+
+def bias_sidecar(name: str, contrast: str) -> dict[str, Any]:
+    """Return the sidecar of a bias field."""
+    return {
+        "Description": "The factor by which the bias field multiplies the signal",
+        "Sources": [f"bids:raw:{name}/anat/{name}_{contrast}.nii.gz"],
+        "SkullStripped": False,
+    }
+
+
+def transform_sidecar(subject: Subject) -> dict[str, Any]:
+    """Return the sidecar of the transform: which way it points, and what motion it undoes."""
+    motion = subject.traits.motion
+    return {
+        "Description": "Takes the T1w image to FLAIR's grid. As ITK has it: maps points of FLAIR to points "
+        "of T1w, left-posterior-superior mm; SimpleITK.Resample(t1w, flair, transform).",
+        "RotationDegrees": [round(angle, 6) for angle in motion.angles],
+        "TranslationMm": [round(shift, 6) for shift in motion.translation],
+    }

@@ -1,0 +1,142 @@
+"""One synthetic subject, from a seed and a number to scans and truth."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from steelyard.imaging.phantom.acquisition import Grid, draw_shading, flair_grid, rician, sample, t1w_grid
+from steelyard.imaging.phantom.anatomy import grow_anatomy
+from steelyard.imaging.phantom.field import FloatArray
+from steelyard.imaging.phantom.lesions import grow_lesions
+from steelyard.imaging.phantom.rigid import Matrix
+from steelyard.imaging.phantom.scanner import Scanner
+from steelyard.imaging.phantom.tissue import PosedHead, TissueSample
+from steelyard.imaging.phantom.traits import Traits, draw_traits
+from steelyard.imaging.phantom.whitestripe import white_stripe
+
+_MOTTLE = 0.025  # s.d. of the tissue's own unevenness, of its signal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scan:
+    """An acquired image, the grid it lies on, and the bias field that shades it."""
+
+    grid: Grid
+    image: NDArray[np.int16]
+    bias: FloatArray
+
+    def unshaded(self) -> FloatArray:
+        """Return the image without its bias field."""
+        return np.asarray(self.image / self.bias, dtype=np.float32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A synthetic subject.
+
+    Args:
+        traits: What was drawn for it.
+        t1w: The T1w scan on its own grid.
+        flair: The FLAIR scan.
+        wmh: The hyperintensities on FLAIR's grid: at least half of the voxel is lesion.
+        brain: The brain on FLAIR's grid: at least half of the voxel lies inside.
+        ideal_t1w: T1w on FLAIR's grid as perfect preprocessing would leave it: aligned, without bias,
+            WhiteStripe normalised, 0 outside the brain. Its noise is that of the acquired scan.
+        ideal_flair: FLAIR as perfect preprocessing would leave it.
+    """
+
+    traits: Traits
+    t1w: Scan
+    flair: Scan
+    wmh: NDArray[np.bool_]
+    brain: NDArray[np.bool_]
+    ideal_t1w: FloatArray
+    ideal_flair: FloatArray
+
+    @property
+    def flair_to_t1w(self) -> Matrix:
+        """Where a point of the FLAIR scan lies in the T1w scan: 4 × 4, right-anterior-superior mm."""
+        return self.traits.motion.matrix()
+
+    @property
+    def wmh_ml(self) -> float:
+        """Volume of the hyperintensities' mask in ml."""
+        return float(self.wmh.sum()) * self.flair.grid.voxel_ml
+
+
+def traits_of(seed: int, number: int) -> Traits:
+    """Return the traits of subject `number` of the cohort `seed`, without simulating it."""
+    return draw_traits(_streams(seed, number)[0])
+
+
+def _streams(seed: int, number: int) -> list[np.random.Generator]:
+    """Return independent generators for traits, anatomy, lesions, T1w and FLAIR of one subject."""
+    return [np.random.default_rng(child) for child in np.random.SeedSequence([seed, number]).spawn(5)]
+
+
+def simulate(seed: int, number: int, scanner: Scanner) -> Subject:
+    """Make subject `number` of the cohort `seed`: the same in any cohort size, one head in every scanner."""
+    of_traits, of_anatomy, of_lesions, of_t1w, of_flair = _streams(seed, number)
+    traits = draw_traits(of_traits)
+    anatomy = grow_anatomy(traits.physique, of_anatomy)
+    lesions = grow_lesions(anatomy, traits.load_ml, of_lesions)
+    head = PosedHead(anatomy=anatomy, lesions=lesions, to_head=traits.flair_to_head())
+    clean, in_brain, in_lesion, in_white = _flair_and_truth(head, scanner.flair_signals(traits.lesion_contrast))
+    flair = _acquire(clean, flair_grid(), scanner, traits.gains[1], of_flair)
+    moved = replace(head, to_head=head.to_head @ np.linalg.inv(traits.motion.matrix()))
+    clean = noiseless_t1w(moved, t1w_grid(), scanner.t1w_signals(traits.lesion_contrast))
+    t1w = _acquire(clean, t1w_grid(), scanner, traits.gains[0], of_t1w)
+    brain, white = in_brain >= 0.5, in_white >= 0.95
+    return Subject(
+        traits=traits,
+        t1w=t1w,
+        flair=flair,
+        wmh=(in_lesion >= 0.5) & brain,
+        brain=brain,
+        ideal_t1w=white_stripe(_aligned(t1w, flair.grid, traits.motion.matrix(), brain), brain, white),
+        ideal_flair=white_stripe(flair.unshaded(), brain, white),
+    )
+
+
+def noiseless_t1w(head: PosedHead, grid: Grid, signals: tuple[float, ...]) -> FloatArray:
+    """Return the signal on a grid before shading and noise, in units of white matter's."""
+
+    def read(points: torch.Tensor) -> torch.Tensor:
+        return _brightness(head.tissue_at(points), signals)[None]
+
+    return np.asarray(sample(grid, head.is_near, read, channels=1)[0])
+
+
+def _flair_and_truth(head: PosedHead, signals: tuple[float, ...]) -> FloatArray:
+    """Return FLAIR's signal before shading and noise, then the shares of brain, lesion and white matter."""
+
+    def read(points: torch.Tensor) -> torch.Tensor:
+        tissue = head.tissue_at(points)
+        truth = (tissue.brain, tissue.share_of("lesion"), tissue.share_of("white"))
+        return torch.stack([_brightness(tissue, signals), *truth])
+
+    return sample(flair_grid(), head.is_near, read, channels=4)
+
+
+def _brightness(tissue: TissueSample, signals: tuple[float, ...]) -> torch.Tensor:
+    return tissue.weighted(signals) * (1 + _MOTTLE * tissue.mottle)
+
+
+def _acquire(clean: FloatArray, grid: Grid, scanner: Scanner, gain: float, generator: np.random.Generator) -> Scan:
+    """Shade a signal, add noise, and count it in the scanner's units."""
+    bias = draw_shading(scanner.shading, generator).on(grid)
+    image = rician(clean * bias, scanner.noise, generator)
+    image *= gain
+    return Scan(grid=grid, image=np.rint(image, out=image).astype(np.int16), bias=bias)
+
+
+def _aligned(scan: Scan, target: Grid, to_scan: Matrix, mask: NDArray[np.bool_]) -> FloatArray:
+    """Interpolate an unshaded scan linearly at a mask's voxels on another grid; 0 elsewhere."""
+    to_voxels = np.linalg.inv(scan.grid.affine) @ to_scan @ target.affine
+    places = to_voxels[:3, :3] @ np.argwhere(mask).T + to_voxels[:3, 3:]
+    aligned = np.zeros(target.shape, dtype=np.float32)
+    aligned[mask] = ndimage.map_coordinates(scan.unshaded(), places, order=1, output=np.float32)
+    return aligned

@@ -1,0 +1,102 @@
+"""What tissue a subject's head holds at any point: brain, lesions, skull and scalp brought together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from steelyard.imaging.phantom.anatomy import Anatomy
+from steelyard.imaging.phantom.head import load_head
+from steelyard.imaging.phantom.lesions import Lesions
+from steelyard.imaging.phantom.rigid import Matrix
+from steelyard.imaging.phantom.signal import TISSUES
+
+_SKIN_MARGIN = 3.6  # mm: blocks of voxels whose middle is farther outside hold air alone
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Tissue shares at some of the points: those that may hold brain, or those that may not."""
+
+    indices: torch.Tensor
+    shares: dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TissueSample:
+    """The tissue at n points; what is missing to 1 is air.
+
+    Args:
+        parts: The shares of tissues, each at some of the points; where parts meet, their shares add up.
+        brain: 1.0 inside the brain (with the fluid in and between its folds), else 0.0, (n,).
+        mottle: Noise of unit variance that makes tissue uneven, (n,).
+    """
+
+    parts: tuple[Part, ...]
+    brain: torch.Tensor
+    mottle: torch.Tensor
+
+    def share_of(self, tissue: str) -> torch.Tensor:
+        """Return the share of one tissue, (n,)."""
+        return self.weighted([float(name == tissue) for name in TISSUES])
+
+    def weighted(self, weights: Sequence[float]) -> torch.Tensor:
+        """Return the sum of the shares, each times its weight (in the order of `signal.TISSUES`), (n,)."""
+        total = torch.zeros_like(self.mottle)
+        for part in self.parts:
+            terms = [
+                share * weights[TISSUES.index(tissue)]
+                for tissue, share in part.shares.items()
+                if weights[TISSUES.index(tissue)] != 0
+            ]
+            if terms:
+                total.index_add_(0, part.indices, torch.stack(terms).sum(dim=0))
+        return total
+
+
+@dataclass(frozen=True, kw_only=True)
+class PosedHead:
+    """A head as it lies in the scanner.
+
+    Args:
+        anatomy: The head.
+        lesions: Its white matter hyperintensities.
+        to_head: From scanner coordinates to the head's: 4 × 4, right-anterior-superior mm.
+    """
+
+    anatomy: Anatomy
+    lesions: Lesions
+    to_head: Matrix
+
+    def is_near(self, points: torch.Tensor) -> torch.Tensor:
+        """Return for points (n, 3) of the scanner whether they are in the head or not far from it."""
+        return load_head().skin_distance.at(self._places(points))[0] < _SKIN_MARGIN
+
+    def tissue_at(self, points: torch.Tensor) -> TissueSample:
+        """Return the tissue at points (n, 3) of the scanner, in mm."""
+        places = self._places(points)
+        layers = self.anatomy.layers.at(places)
+        depth, _, mottle = layers
+        beyond = (depth - self.anatomy.physique.fluid_gap + 0.5).clamp(
+            0, 1
+        )  # share of the voxel outside the inner skull
+        inside, outside = (beyond < 1).nonzero()[:, 0], (beyond > 0).nonzero()[:, 0]
+        around = self.anatomy.head_tissues(places[outside], layers[:, outside])
+        return TissueSample(
+            parts=(
+                Part(indices=inside, shares=self._in_brain(places[inside], depth[inside], 1 - beyond[inside])),
+                Part(indices=outside, shares={name: share * beyond[outside] for name, share in around.items()}),
+            ),
+            brain=(depth < 0).float(),
+            mottle=mottle,
+        )
+
+    def _in_brain(self, places: torch.Tensor, depth: torch.Tensor, within: torch.Tensor) -> dict[str, torch.Tensor]:
+        young = self.anatomy.before_ageing(places, depth)
+        white, grey, fluid = self.anatomy.brain_tissues(young, depth) * within
+        lesion = white * self.lesions.severity_at(young)
+        return {"white": white - lesion, "grey": grey, "csf": fluid, "lesion": lesion}
+
+    def _places(self, points: torch.Tensor) -> torch.Tensor:
+        matrix = torch.from_numpy(self.to_head).float()
+        return self.anatomy.to_template(points @ matrix[:3, :3].T + matrix[:3, 3])

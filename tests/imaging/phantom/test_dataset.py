@@ -1,0 +1,132 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+import SimpleITK
+
+from steelyard.errors import UserError
+from steelyard.imaging.phantom import Cohort, write_cohort
+from steelyard.imaging.phantom.dataset import TRUTH
+
+
+def files(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def truth(folder, name, ending):
+    return folder / TRUTH / name / "anat" / f"{name}_{ending}"
+
+
+def validate(folder):
+    validator = Path(sys.executable).with_name("bids-validator-deno")
+    result = subprocess.run([validator, "--format", "json", folder], capture_output=True, check=False)
+    issues = json.loads(result.stdout)["issues"]["issues"]
+    return result.returncode, [issue for issue in issues if issue["severity"] == "error"]
+
+
+@pytest.mark.parametrize("part", [Path(), TRUTH])
+def test_the_official_validator_is_content(cohort_folder, part):
+    assert validate(cohort_folder / part) == (0, [])
+
+
+def test_a_stopped_run_goes_on_and_ends_with_the_same_bytes(cohort_folder, tmp_path):
+    """Neither stopping, nor the number of workers, nor the number of subjects changes a byte of a subject."""
+    out = tmp_path / "again"
+    run = write_cohort(out, Cohort(subjects=3, seed=0))
+    assert next(run) == "sub-001"
+    run.close()
+    assert not (out / "dataset_description.json").exists()
+    (out / ".unfinished" / "sub-002" / "scans" / "anat").mkdir(parents=True)
+    (out / ".unfinished" / "sub-002" / "scans" / "anat" / "sub-002_T1w.nii.gz").write_bytes(b"half")
+    with pytest.raises(UserError, match="unfinished cohort"):
+        list(write_cohort(out, Cohort(subjects=3, seed=1)))
+    first = files(out / "sub-001")
+
+    assert sorted(write_cohort(out, Cohort(subjects=3, seed=0, workers=2))) == ["sub-001", "sub-002", "sub-003"]
+    assert files(out / "sub-001") == first
+    for folder in (Path(), TRUTH):
+        for name in ("sub-001", "sub-002"):
+            assert files(out / folder / name) == files(cohort_folder / folder / name)
+    assert not list(out.rglob(".unfinished*"))
+    assert not list(out.rglob("*.part"))
+
+
+def test_nothing_is_overwritten(cohort_folder, tmp_path):
+    before = files(cohort_folder)
+    with pytest.raises(UserError, match=r"with a space is not empty; nothing was written\."):
+        list(write_cohort(cohort_folder, Cohort(subjects=1)))
+    assert files(cohort_folder) == before
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match="is a file; a folder is needed"):
+        list(write_cohort(tmp_path / "file", Cohort(subjects=1)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"subjects": 0}, "subjects must be at least 1; got 0"),
+        ({"subjects": 1, "seed": -1}, "seed must be at least 0; got -1"),
+        ({"subjects": 1, "workers": 0}, "workers must be at least 1; got 0"),
+        ({"subjects": 1, "scanner": "9t"}, "scanner must be one of"),
+    ],
+)
+def test_impossible_cohorts_are_refused(wrong, message):
+    with pytest.raises(UserError, match=message):
+        Cohort(**wrong)
+
+
+def test_images_have_the_papers_grids(cohort_folder):
+    flair = nibabel.load(cohort_folder / "sub-001" / "anat" / "sub-001_FLAIR.nii.gz")
+    t1w = nibabel.load(cohort_folder / "sub-001" / "anat" / "sub-001_T1w.nii.gz")
+    assert flair.shape == (212, 256, 48)
+    np.testing.assert_allclose(flair.header.get_zooms(), [1, 1, 3])
+    np.testing.assert_allclose(t1w.header.get_zooms(), [1, 1, 1.2], rtol=1e-6)
+    assert nibabel.aff2axcodes(t1w.affine) == ("A", "S", "R")
+    for ending in ("label-WMH_mask", "label-brain_mask", "desc-preproc_T1w", "desc-preproc_FLAIR"):
+        image = nibabel.load(truth(cohort_folder, "sub-001", f"space-FLAIR_{ending}.nii.gz"))
+        assert image.shape == flair.shape
+        np.testing.assert_array_equal(image.affine, flair.affine)
+
+
+def test_itk_brings_t1w_to_flair(cohort_folder):
+    """What any user would do with the files gives the ideal pair up to the scale."""
+    folder = cohort_folder / "sub-002" / "anat"
+    flair = SimpleITK.ReadImage(str(folder / "sub-002_FLAIR.nii.gz"), SimpleITK.sitkFloat32)
+    t1w = SimpleITK.ReadImage(str(folder / "sub-002_T1w.nii.gz"), SimpleITK.sitkFloat32)
+    bias = SimpleITK.ReadImage(str(truth(cohort_folder, "sub-002", "desc-biasfield_T1w.nii.gz")), SimpleITK.sitkFloat32)
+    ideal, brain = (
+        SimpleITK.GetArrayFromImage(
+            SimpleITK.ReadImage(str(truth(cohort_folder, "sub-002", f"space-FLAIR_{ending}.nii.gz")))
+        )
+        for ending in ("desc-preproc_T1w", "label-brain_mask")
+    )
+    transform = SimpleITK.ReadTransform(str(truth(cohort_folder, "sub-002", "from-T1w_to-FLAIR_mode-image_xfm.txt")))
+
+    def likeness(transform):
+        aligned = SimpleITK.GetArrayFromImage(SimpleITK.Resample(t1w / bias, flair, transform))
+        return np.corrcoef(aligned[brain > 0], ideal[brain > 0])[0, 1]
+
+    assert likeness(transform) > 0.9999
+    assert likeness(transform.GetInverse()) < 0.9
+
+
+def test_the_table_tells_the_volumes_of_the_masks(cohort_folder):
+    lines = (cohort_folder / "participants.tsv").read_text().splitlines()
+    assert lines[0].split("\t") == ["participant_id", "age", "wmh_ml", "brain_ml", "scanner"]
+    assert len(lines) == 3
+    for line in lines[1:]:
+        name, _, wmh, brain, scanner = line.split("\t")
+        assert scanner == "standard-3t"
+        for label, volume in (("WMH", wmh), ("brain", brain)):
+            mask = nibabel.load(truth(cohort_folder, name, f"space-FLAIR_label-{label}_mask.nii.gz"))
+            assert np.asarray(mask.dataobj).sum() * 0.003 == pytest.approx(float(volume), abs=0.006)
+
+
+def test_sidecars_state_the_protocol_in_seconds(cohort_folder):
+    sidecar = json.loads((cohort_folder / "sub-001" / "anat" / "sub-001_FLAIR.json").read_text())
+    assert (sidecar["EchoTime"], sidecar["RepetitionTime"], sidecar["InversionTime"]) == (0.09, 9.16, 2.5)
+    assert (sidecar["FlipAngle"], sidecar["SliceThickness"], sidecar["MagneticFieldStrength"]) == (150, 3, 3)

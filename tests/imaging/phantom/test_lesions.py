@@ -1,0 +1,69 @@
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from steelyard.imaging.phantom.anatomy import grow_anatomy
+from steelyard.imaging.phantom.lesions import LOAD_RANGE, draw_load, grow_lesions
+from steelyard.imaging.phantom.physique import draw_physique
+
+
+def loads(age, count=4000):
+    generator = np.random.default_rng(1)
+    return np.array([draw_load(age, generator) for _ in range(count)])
+
+
+def test_loads_are_lognormal_within_their_range():
+    drawn = loads(67)
+    assert LOAD_RANGE[0] <= drawn.min() < 1.3
+    assert 35 < drawn.max() <= LOAD_RANGE[1]
+    assert 6.5 < np.median(drawn) < 8.5
+    low, high = (np.log(np.array(LOAD_RANGE) / 8) / 0.95).tolist()
+    assert stats.kstest(np.log(drawn / 8) / 0.95, stats.truncnorm(low, high).cdf).pvalue > 0.01
+
+
+def test_loads_grow_with_age():
+    assert np.median(loads(80)) > 1.3 * np.median(loads(60))
+
+
+@pytest.fixture(scope="module")
+def anatomy():
+    generator = np.random.default_rng(5)
+    return grow_anatomy(draw_physique(70, generator), generator)
+
+
+@pytest.fixture(scope="module")
+def white_matter(anatomy):
+    """Points every 2 mm of the subject's white matter, and where the template has them."""
+    axes = torch.arange(-60.0, 61.0, 2), torch.arange(-95.0, 66.0, 2), torch.arange(-40.0, 66.0, 2)
+    points = torch.cartesian_prod(*axes)
+    places = anatomy.to_template(points)
+    depth = anatomy.layers.at(places)[0]
+    places = anatomy.before_ageing(places, depth)
+    white = (anatomy.brain_tissues(places, depth)[0] > 0.5) & (depth < 0)
+    return places[white]
+
+
+@pytest.mark.parametrize("load", [1.0, 8.0, 40.0])
+def test_lesions_fill_the_volume_drawn(anatomy, white_matter, load):
+    lesions = grow_lesions(anatomy, load, np.random.default_rng(6))
+    volume = float((lesions.severity_at(white_matter) > 0.5).sum()) * 0.008
+    assert volume == pytest.approx(load, rel=0.15)
+
+
+def test_lesions_cap_and_line_the_ventricles_and_dot_the_deep_white_matter(anatomy, white_matter):
+    lesions = grow_lesions(anatomy, 15.0, np.random.default_rng(7))
+    sick = white_matter[lesions.severity_at(white_matter) > 0.5]
+    distance = anatomy.template.ventricle_distance.at(sick)[0]
+    assert float((distance < 6).float().mean()) > 0.25
+    assert float((distance > 10).float().mean()) > 0.05
+    assert float(sick[:, 0].abs().min()) > 5  # the corpus callosum is spared
+    everywhere = anatomy.template.ventricle_distance.at(white_matter)[0]
+    assert float(distance.median()) < 0.5 * float(everywhere.median())
+
+
+def test_a_larger_load_contains_the_smaller(anatomy, white_matter):
+    small, large = (grow_lesions(anatomy, load, np.random.default_rng(8)) for load in (4.0, 20.0))
+    few, many = (lesions.severity_at(white_matter) > 0.5 for lesions in (small, large))
+    assert not bool((few & ~many).any())
+    assert int(many.sum()) > 3 * int(few.sum())
