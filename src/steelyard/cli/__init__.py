@@ -8,9 +8,10 @@ import tyro
 from steelyard import __version__
 from steelyard.cli.benchmark import Benchmark
 from steelyard.cli.command import Command
+from steelyard.cli.preprocess import Preprocess
 from steelyard.errors import UserError
 
-COMMANDS: dict[str, Callable[..., Command]] = {"benchmark": Benchmark}
+COMMANDS: dict[str, Callable[..., Command]] = {"benchmark": Benchmark, "preprocess": Preprocess}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
