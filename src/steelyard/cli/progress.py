@@ -49,6 +49,4 @@ def _lines(names: Iterable[str], total: int, title: str, console: Console) -> No
     start = monotonic()
     for done, name in enumerate(names, start=1):
         left = (monotonic() - start) / done * (total - done)
-        console.print(
-            f"{title}: {name} ({done} of {total}, about {left:.0f} s left)", soft_wrap=True, highlight=False
-        )
+        console.print(f"{title}: {name} ({done} of {total}, about {left:.0f} s left)", soft_wrap=True, highlight=False)

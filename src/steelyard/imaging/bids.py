@@ -99,16 +99,15 @@ def read_bids(root: Path, *, choose: Sequence[str] = ()) -> Dataset:
     wanted = [_entity(text) for text in choose]
     visits: list[tuple[Subject, list[Path]]] = []
     for folder in _folders(root, "sub-"):
+        name = folder.name.removeprefix("sub-")
+        person = Subject(name=name, label=bids_label(name))
         sessions = _folders(folder, "ses-")
-        for session in sessions or [None]:
-            name = folder.name.removeprefix("sub-")
-            visit = Subject(
-                name=name,
-                label=bids_label(name),
-                session=bids_label(session.name.removeprefix("ses-")) if session else None,
-            )
-            places = [folder.relative_to(root) / session.name if session else folder.relative_to(root)]
-            visits.append((visit, _images(root, places[0])))
+        visits += [
+            (replace(person, session=bids_label(session.name.removeprefix("ses-"))), _images(root, session))
+            for session in sessions
+        ]
+        if not sessions:
+            visits.append((person, _images(root, folder)))
     if not visits:
         raise UserError(f"{root}: there is no sub-… folder; this is no BIDS dataset.")
     found = [_resolve(visit, files, wanted) for visit, files in visits]
@@ -124,9 +123,7 @@ def assemble(root: Path, found: Iterable[tuple[Subject, Sequence[str]]]) -> Data
     for subject, doubts in found:
         first = seen.setdefault(subject.key.casefold(), subject)
         if first is not subject:
-            doubts = [
-                f"the subject is there twice: {first.name!r} and {subject.name!r} are both {subject.key}"
-            ]
+            doubts = [f"the subject is there twice: {first.name!r} and {subject.name!r} are both {subject.key}"]
         elif not doubts and subject.flair is None and subject.t1 is None:
             doubts = ["there is neither a FLAIR nor a T1w scan"]
         faults += [Remark(subject.key, doubt) for doubt in doubts]
@@ -159,9 +156,7 @@ def _missing(subject: Subject) -> Iterator[str]:
         yield "no lesion mask"
 
 
-def _resolve(
-    visit: Subject, files: Sequence[Path], wanted: Sequence[tuple[str, str]]
-) -> tuple[Subject, Sequence[str]]:
+def _resolve(visit: Subject, files: Sequence[Path], wanted: Sequence[tuple[str, str]]) -> tuple[Subject, Sequence[str]]:
     """Pick the file for each role, or say what is ambiguous."""
     doubts: list[str] = []
     chosen: dict[str, Path] = {}
@@ -196,7 +191,8 @@ def _number(value: str) -> str:
 
 
 def _entities(path: Path) -> dict[str, str]:
-    return dict(part.split("-", 1) for part in _stem(path).split("_") if "-" in part)  # type: ignore[misc]
+    parts = (part.partition("-") for part in _stem(path).split("_"))
+    return {key: value for key, dash, value in parts if dash}
 
 
 def _entity(text: str) -> tuple[str, str]:
@@ -210,9 +206,10 @@ def _stem(path: Path) -> str:
     return path.name.removesuffix(".gz").removesuffix(".nii")
 
 
-def _images(root: Path, place: Path) -> list[Path]:
-    """Return the NIfTI files of a visit: the dataset's own, then those of its derivatives' masks."""
-    own = _niftis(root / place / "anat")
+def _images(root: Path, visit: Path) -> list[Path]:
+    """Return the NIfTI files of a visit: the dataset's own, then the masks of its derivatives."""
+    place = visit.relative_to(root)
+    own = _niftis(visit / "anat")
     pipelines = [root / "derivatives", *_folders(root / "derivatives", "")]
     foreign = [
         path
@@ -235,9 +232,7 @@ def _is_ours(dataset: Path) -> bool:
 def _niftis(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
-    return [
-        path for path in _listed(folder) if re.search(r"\.nii(\.gz)?$", path.name) and path.name[0] != "."
-    ]
+    return [path for path in _listed(folder) if re.search(r"\.nii(\.gz)?$", path.name) and path.name[0] != "."]
 
 
 def _folders(folder: Path, prefix: str) -> list[Path]:

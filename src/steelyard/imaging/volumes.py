@@ -96,8 +96,8 @@ def _read(path: Path) -> Volume:
     try:
         image = nibabel.load(path)
         shape = image.shape
-        voxels = np.asanyarray(image.dataobj)  # type: ignore[attr-defined]
-        affine = np.asarray(image.affine, dtype=np.float64)  # type: ignore[attr-defined]
+        voxels = np.asanyarray(image.dataobj)
+        affine = np.asarray(image.affine, dtype=np.float64)
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file.") from None
     except (EOFError, zlib.error) as error:

@@ -29,7 +29,7 @@ def write_bytes(path: Path, content: bytes) -> None:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
-        os.replace(unfinished, path)
+        unfinished.replace(path)
     except OSError as error:
         raise UserError(f"{path}: {reason(error)}; nothing was written.") from error
     finally:

@@ -16,7 +16,7 @@ _BELIEVABLE_ML = (
 )  # from a small child's brain in part of a field of view to more than anyone's
 
 
-class NoBrain(UserError):
+class NoBrainError(UserError):
     """No brain was found where one was looked for."""
 
 
@@ -24,7 +24,7 @@ def extract_brain(scan: Volume) -> Volume:
     """Return the mask of the brain in a T1 or FLAIR scan of a whole head, any orientation.
 
     Raises:
-        NoBrain: Nothing that could be a brain was found.
+        NoBrainError: Nothing that could be a brain was found.
 
     Reference: Fisch et al., deepbet: fast brain extraction of T1-weighted MRI, 2024.
     """
@@ -32,11 +32,11 @@ def extract_brain(scan: Volume) -> Volume:
     try:
         _, found, _ = _network().run(image)
     except (AssertionError, ValueError, RuntimeError) as error:
-        raise NoBrain("no brain was found in it") from error
+        raise NoBrainError("no brain was found in it") from error
     mask = scan.with_voxels(np.asanyarray(found.dataobj) != 0)
     volume = float(np.count_nonzero(mask.voxels)) * mask.voxel_ml
     if not _BELIEVABLE_ML[0] <= volume <= _BELIEVABLE_ML[1]:
-        raise NoBrain(f"no brain was found in it (the mask would hold {volume:.0f} ml)")
+        raise NoBrainError(f"no brain was found in it (the mask would hold {volume:.0f} ml)")
     return mask
 
 

@@ -64,11 +64,7 @@ def preprocess(dataset: Dataset, out: Path, *, settings: Settings, workers: int 
     outcomes = [Outcome(remark.subject, "failed", str(remark)) for remark in dataset.faults]
     outcomes += [Outcome(key, "failed", f"{key}: {text}") for key, text in copies.items()]
     yield from outcomes
-    jobs = [
-        _Job(subject, dataset.root, out, settings)
-        for subject in dataset.subjects
-        if subject.key not in copies
-    ]
+    jobs = [_Job(subject, dataset.root, out, settings) for subject in dataset.subjects if subject.key not in copies]
     workers = min(workers, max(1, len(jobs)))
     for outcome in _in_parallel(jobs, workers) if workers > 1 else _in_turn(jobs):
         outcomes.append(outcome)
@@ -79,9 +75,7 @@ def preprocess(dataset: Dataset, out: Path, *, settings: Settings, workers: int 
 def _copies(subjects: Sequence[Subject]) -> dict[str, str]:
     """Return the subjects whose scan is, byte for byte, an earlier subject's: one head under two names."""
     found: dict[str, str] = {}
-    scans = [
-        (subject, path) for subject in subjects for path in (subject.flair, subject.t1) if path is not None
-    ]
+    scans = [(subject, path) for subject in subjects for path in (subject.flair, subject.t1) if path is not None]
     by_size = sorted((pair for pair in scans if pair[1].is_file()), key=lambda pair: pair[1].stat().st_size)
     for _, group in groupby(by_size, key=lambda pair: pair[1].stat().st_size):
         same = list(group)
@@ -92,9 +86,7 @@ def _copies(subjects: Sequence[Subject]) -> dict[str, str]:
             except OSError:
                 continue
             if first.key != subject.key:
-                found[subject.key] = (
-                    f"{path} is the same file as {original} of {first.key}; one head has two names"
-                )
+                found[subject.key] = f"{path} is the same file as {original} of {first.key}; one head has two names"
     return found
 
 

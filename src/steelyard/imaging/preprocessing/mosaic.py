@@ -88,9 +88,7 @@ def _aligned(axes: Axes, done: Prepared, window: _Window, *, height: int, main: 
         return
     scan = done.channels["t1"].corrected
     low, high = np.percentile(scan.voxels[done.brain.voxels], [1, 99])
-    scaled = np.clip((window.plane(scan, height) - low) / max(float(high - low), 1e-6), 0, 1).astype(
-        np.float32
-    )
+    scaled = np.clip((window.plane(scan, height) - low) / max(float(high - low), 1e-6), 0, 1).astype(np.float32)
     edges = sitk.CannyEdgeDetection(sitk.GetImageFromArray(scaled), 0.04, 0.12, [2.0, 2.0])
     where = np.asarray(sitk.GetArrayFromImage(edges)) > 0
     tint = np.zeros((*where.shape, 4))
@@ -128,9 +126,7 @@ def _histograms(axes: Axes, done: Prepared, *, before: bool) -> None:
         counts, edges = np.histogram(values, 120, (low, high), density=True)
         middles = (edges[:-1] + edges[1:]) / 2
         scale = float(np.median(values)) if before else 1.0
-        axes.plot(
-            middles / (scale or 1.0), counts / counts.max(), color=_TINT[name], label=_TITLE[name], lw=1.4
-        )
+        axes.plot(middles / (scale or 1.0), counts / counts.max(), color=_TINT[name], label=_TITLE[name], lw=1.4)
     if not before:
         axes.axvline(0.0, color=_FAINT, lw=0.8, ls=":")
     _caption(axes, "brain, before (1 = median)" if before else "brain, after (0 = white matter)")

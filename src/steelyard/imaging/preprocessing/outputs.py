@@ -70,9 +70,7 @@ def figure_path(subject: Subject) -> str:
     return f"{FIGURES}/{subject.key}.jpg"
 
 
-def write_subject(
-    out: Path, subject: Subject, done: Prepared, *, common: dict[str, Any], picture: bytes
-) -> None:
+def write_subject(out: Path, subject: Subject, done: Prepared, *, common: dict[str, Any], picture: bytes) -> None:
     """Write everything of one subject, the record that vouches for it last."""
     folder = out / subject.folder
     main = "flair" if "flair" in done.channels else "t1"

@@ -40,19 +40,13 @@ class Entry:
     seconds: float
 
 
-def render_page(
-    entries: Sequence[Entry], *, failures: Sequence[str], notes: Sequence[str], facts: str
-) -> str:
+def render_page(entries: Sequence[Entry], *, failures: Sequence[str], notes: Sequence[str], facts: str) -> str:
     """Return the page; subjects that stand out come first, then the rest by name."""
     verdicts = judge([entry.measures for entry in entries])
     ranked = sorted(zip(entries, verdicts, strict=True), key=lambda pair: (-pair[1].score, pair[0].key))
     columns = [column for column in _COLUMNS if any(column[0] in entry.measures for entry in entries)]
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = environment.from_string(
-        files(__package__).joinpath("page.html.j2").read_text(encoding="utf-8")
-    )
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(files(__package__).joinpath("page.html.j2").read_text(encoding="utf-8"))
     return template.render(
         subjects=[_card(entry, verdict, columns) for entry, verdict in ranked],
         headings=[heading for _, heading, _ in columns],
@@ -68,9 +62,7 @@ def _card(entry: Entry, verdict: Verdict, columns: Sequence[tuple[str, str, str]
         "key": entry.key,
         "name": entry.name,
         "reasons": verdict.reasons,
-        "cells": [
-            form.format(entry.measures[name]) if name in entry.measures else "–" for name, _, form in columns
-        ],
+        "cells": [form.format(entry.measures[name]) if name in entry.measures else "–" for name, _, form in columns],
         "picture": b64encode(entry.picture).decode(),
         "seconds": f"{entry.seconds:.0f} s",
     }

@@ -10,6 +10,7 @@ _ENOUGH = 6  # subjects, below which a median says little
 _LIMITS = {
     "brain_overlap": (0.95, 1.0, "the brains of T1w and FLAIR overlap by {:.3f} only"),
     "supplied_brain_dice": (0.9, 1.0, "the brain agrees with the supplied mask by {:.3f} only"),
+    "information": (0.3, np.inf, "T1w and FLAIR share {:.2f} nats of information only"),
     "brain_ml": (900.0, 2000.0, "the brain holds {:.0f} ml"),
     "moved_mm": (0.0, 20.0, "T1w was moved by {:.1f} mm"),
     "flair_bias_sd": (0.0, 0.25, "FLAIR's bias field varies by {:.0%}"),

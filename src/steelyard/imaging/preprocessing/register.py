@@ -49,7 +49,7 @@ class Alignment:
     kept: bool
 
 
-def align(flair: Volume, t1: Volume, *, brain: Volume, t1_brain: Volume) -> Alignment:
+def align(flair: Volume, t1: Volume, *, brain: Volume, t1_brain: Volume | None = None) -> Alignment:
     """Find the rigid motion that brings T1 onto FLAIR.
 
     The whole head at 4 mm gives the first guess; the brain and a rim of 5 mm around it decide at 2 mm and 1.5 mm.
@@ -59,17 +59,17 @@ def align(flair: Volume, t1: Volume, *, brain: Volume, t1_brain: Volume) -> Alig
         flair: The scan that stays.
         t1: The scan that moves.
         brain: Brain mask on FLAIR's grid.
-        t1_brain: Brain mask on T1's own grid.
+        t1_brain: Brain mask on T1's own grid, if known.
 
     Reference: Mattes et al., PET-CT image registration in the chest using free-form deformations, 2003.
     """
     fixed, moving = _clipped(flair), _clipped(t1)
     region = _rim(brain)
     transform = sitk.Euler3DTransform()
-    middle, t1_middle = _middle(brain), _middle(t1_brain)
-    transform.SetCenter(middle.tolist())
-    if np.linalg.norm(t1_middle - middle) > _FAR_MM:
-        transform.SetTranslation((t1_middle - middle).tolist())
+    transform.SetCenter(_middle(brain).tolist())
+    apart = np.zeros(3) if t1_brain is None else _middle(t1_brain) - _middle(brain)
+    if np.linalg.norm(apart) > _FAR_MM:
+        transform.SetTranslation(apart.tolist())
     information = 0.0
     for level in _LEVELS:
         information = -_refine(transform, fixed, moving, level, region=region)

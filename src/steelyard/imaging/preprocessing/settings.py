@@ -43,9 +43,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name, kind in (("align", Align), ("bias", Bias), ("brain", Brain), ("normalise", Normalise)):
             if getattr(self, name) not in get_args(kind):
-                raise UserError(
-                    f"{name} must be one of {', '.join(get_args(kind))}; got {getattr(self, name)!r}."
-                )
+                raise UserError(f"{name} must be one of {', '.join(get_args(kind))}; got {getattr(self, name)!r}.")
         if not 0 < self.stripe < 0.5:
             raise UserError(f"stripe must lie between 0 and 0.5; got {self.stripe}.")
         if not self.aligned_mm >= 0:

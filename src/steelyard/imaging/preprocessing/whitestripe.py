@@ -49,9 +49,7 @@ def find_stripe(scan: Volume, *, brain: Volume, width: float = 0.05, depth_mm: f
     values = scan.voxels[brain.voxels].astype(np.float64)
     deep = scan.voxels[_core(brain, depth_mm)].astype(np.float64)
     if len(deep) < _FEWEST:
-        raise UserError(
-            f"only {len(deep)} voxels lie {depth_mm:g} mm inside the brain; WhiteStripe needs {_FEWEST}"
-        )
+        raise UserError(f"only {len(deep)} voxels lie {depth_mm:g} mm inside the brain; WhiteStripe needs {_FEWEST}")
     peak = largest_mode(deep)
     rank = float(np.mean(values < peak))
     lowest, highest = np.quantile(values, [max(rank - width, 0.0), min(rank + width, 1.0)])
@@ -77,9 +75,7 @@ def largest_mode(values: NDArray[np.float64]) -> float:
     bandwidth = 0.9 * spread * len(kept) ** -0.2
     bin_width = (high - low) / _BINS
     counts, edges = np.histogram(kept, _BINS, (low, high))
-    density = ndimage.gaussian_filter1d(
-        counts.astype(np.float64), max(1.0, bandwidth / bin_width), mode="nearest"
-    )
+    density = ndimage.gaussian_filter1d(counts.astype(np.float64), max(1.0, bandwidth / bin_width), mode="nearest")
     at = int(density.argmax())
     return float(edges[at] + edges[at + 1]) / 2
 
@@ -87,5 +83,4 @@ def largest_mode(values: NDArray[np.float64]) -> float:
 def _core(brain: Volume, depth_mm: float) -> NDArray[np.bool_]:
     padded = np.pad(brain.voxels, 1)
     distance = ndimage.distance_transform_edt(padded, sampling=brain.spacing)
-    core: NDArray[np.bool_] = np.asarray(distance)[1:-1, 1:-1, 1:-1] >= depth_mm
-    return core & brain.voxels
+    return np.asarray((distance[1:-1, 1:-1, 1:-1] >= depth_mm) & brain.voxels, dtype=np.bool_)
