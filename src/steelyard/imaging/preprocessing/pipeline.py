@@ -121,13 +121,15 @@ def _find_brains(
 ) -> dict[str, Volume]:
     """Return a mask per contrast, each on its own scan's grid; an own mask serves the scan whose grid it is on."""
     brains: dict[str, Volume] = {}
+    own = masks.get("brain") if settings.brain == "own" else None
     for contrast, scan in scans.items():
-        own = masks.get("brain")
+        decides = contrast == "flair" or "flair" not in scans
         if settings.brain == "skip":
-            brains[contrast] = foreground(scan)
-        elif settings.brain == "own" and own is not None and own.same_grid(scan):
+            if decides:
+                brains[contrast] = foreground(scan)
+        elif own is not None and own.same_grid(scan):
             brains[contrast] = own
-        elif settings.brain == "deepbet" or own is None or (contrast == "flair" and "t1" in scans):
+        elif own is None or decides:
             try:
                 brains[contrast] = extract_brain(scan)
             except NoBrainError as error:

@@ -101,7 +101,7 @@ def _refine(
     method.SetMetricSamplingPercentage(level.share, seed=7)
     method.SetInterpolator(sitk.sitkLinear)
     method.SetOptimizerAsRegularStepGradientDescent(
-        level.step, 1e-3, 100, relaxationFactor=0.5, gradientMagnitudeTolerance=1e-8
+        level.step, 1e-3, 100, relaxationFactor=0.7, gradientMagnitudeTolerance=1e-8
     )
     method.SetOptimizerScalesFromPhysicalShift()
     if not level.whole_head:
