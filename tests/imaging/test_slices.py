@@ -1,7 +1,7 @@
-import heads
 import numpy as np
 import pytest
 
+import heads
 from steelyard.errors import UserError
 from steelyard.imaging import slices
 from steelyard.imaging.bids import read_bids
@@ -29,7 +29,9 @@ def test_five_slices_a_subject_stacked_for_training(dataset):
 def test_rows_run_from_anterior_to_posterior_and_columns_from_left_to_right(dataset):
     subject = load_slices(dataset, SliceChoice(count=None))[0]
     rows, columns = np.nonzero(subject.wmh.any(axis=0))
-    middle_row, middle_column = (np.argwhere(subject.brain.any(axis=0)).min(0) + np.argwhere(subject.brain.any(axis=0)).max(0)) / 2
+    middle_row, middle_column = (
+        np.argwhere(subject.brain.any(axis=0)).min(0) + np.argwhere(subject.brain.any(axis=0)).max(0)
+    ) / 2
     assert columns.mean() > middle_column
     assert rows.mean() > middle_row
     assert len(subject.indices) == subject.brain.shape[0] == subject.images["t1"].shape[0]

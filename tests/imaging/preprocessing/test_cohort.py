@@ -6,11 +6,11 @@ import subprocess
 import sys
 import time
 
-import heads
 import nibabel
 import numpy as np
 import pytest
 
+import heads
 from steelyard.cli import main
 from steelyard.imaging.bids import read_bids
 from steelyard.imaging.preprocessing import Settings, preprocess
@@ -89,7 +89,18 @@ def test_a_killed_run_leaves_only_whole_files_and_goes_on(tmp_path):
     root, out = tmp_path / "bids", tmp_path / "out"
     for number in range(4):
         heads.write_subject(root, str(number), seed=number)
-    command = [sys.executable, "-m", "steelyard", "preprocess", str(root), str(out), "--brain", "own", "--align", "skip"]
+    command = [
+        sys.executable,
+        "-m",
+        "steelyard",
+        "preprocess",
+        str(root),
+        str(out),
+        "--brain",
+        "own",
+        "--align",
+        "skip",
+    ]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     while process.poll() is None and not list(out.rglob("*_T1w.nii.gz")):
         time.sleep(0.01)

@@ -1,8 +1,8 @@
-import heads
 import nibabel
 import numpy as np
 import pytest
 
+import heads
 from steelyard.errors import UserError
 from steelyard.imaging.bids import Subject
 from steelyard.imaging.grids import from_image, itk_text, mean_displacement, resample, to_image, to_matrix, to_transform
@@ -42,7 +42,7 @@ def test_a_known_motion_is_found_to_a_third_of_a_millimetre():
 def test_heads_that_the_headers_leave_far_apart_are_brought_together_by_their_brains():
     true = heads.motion(2.0, (70.0, 10.0, 0.0))
     far = heads.AFFINE.copy()
-    far[:3, 3] += (70.0, 10.0, 0.0)
+    far[:3, 3] += (71.3, 11.1, 0.7)
     labels = heads.tissue(affine=far, pose=true)
     t1 = heads.scan("t1", labels, affine=far, seed=1)
     found = align(heads.scan("flair", LABELS), t1, brain=BRAIN, t1_brain=Volume(labels >= 3, far))
@@ -140,7 +140,8 @@ def test_masks_drawn_on_t1_follow_it_to_flair(tmp_path):
     )
     done = prepare(subject, Settings(brain="own"))
     assert done.masks["wmh"].voxels.shape == labels.shape
-    assert dice(done.masks["wmh"].voxels, labels == 5) > 0.8
+    untouched = resample(Volume(far == 5, heads.AFFINE), done.brain, np.eye(4)).voxels
+    assert dice(done.masks["wmh"].voxels, labels == 5) > 0.7 > 0.5 > dice(untouched, labels == 5)
     assert done.alignment is not None
     assert not done.alignment.kept
 
@@ -157,9 +158,13 @@ def test_every_step_can_be_skipped(tmp_path):
 
 @pytest.mark.parametrize(
     ("wrong", "line"),
-    [({"align": "no"}, "align must be one of"), ({"stripe": 0.5}, "stripe must lie"), ({"aligned_mm": -1}, "aligned_mm"),
-     ({"depth_mm": 99}, "depth_mm must lie")],
-)  # fmt: skip
+    [
+        ({"align": "no"}, "align must be one of"),
+        ({"stripe": 0.5}, "stripe must lie"),
+        ({"aligned_mm": -1}, "aligned_mm"),
+        ({"depth_mm": 99}, "depth_mm must lie"),
+    ],
+)
 def test_wrong_settings_are_refused(wrong, line):
     with pytest.raises(UserError, match=line):
         Settings(**wrong)
