@@ -17,23 +17,15 @@ _PAPER, _INK, _FAINT = "#14171a", "#e8eaed", "#8b949e"
 _OUTLINE, _LESION = "#4cd7f0", "#ffd34d"
 _TINT = {"flair": "#ff9d5c", "t1": "#6fb7ff"}
 _TITLE = {"flair": "FLAIR", "t1": "T1w"}
-_HEIGHTS = (0.25, 0.42, 0.58, 0.75)  # where slices are shown, as shares of the brain's height
+_HEIGHTS = (0.2, 0.34, 0.46, 0.58, 0.7, 0.82)  # where slices are shown, as shares of the brain's height
 _MARGIN_MM = 18.0  # of head around the brain
 
 
 def draw_mosaic(done: Prepared, title: str) -> bytes:
     """Return a JPEG: T1's edges on FLAIR, the brain's outline, bias fields, histograms before and after."""
-    figure = Figure(figsize=(11.0, 7.8), facecolor=_PAPER)
+    figure = Figure(figsize=(11.0, 7.4), facecolor=_PAPER)
     grid = figure.add_gridspec(
-        3,
-        4,
-        left=0.045,
-        right=0.985,
-        top=0.895,
-        bottom=0.065,
-        wspace=0.1,
-        hspace=0.2,
-        height_ratios=(1, 1, 0.85),
+        3, 6, left=0.02, right=0.98, top=0.885, bottom=0.065, wspace=0.06, hspace=0.16, height_ratios=(1, 1, 0.95)
     )
     window = _Window(done.brain)
     main = "flair" if "flair" in done.channels else "t1"
@@ -41,9 +33,9 @@ def draw_mosaic(done: Prepared, title: str) -> bytes:
         _aligned(figure.add_subplot(grid[0, column]), done, window, height=height, main=main)
         _outlined(figure.add_subplot(grid[1, column]), done, window, height=height, main=main)
     for column, (name, channel) in enumerate(done.channels.items()):
-        _field(figure.add_subplot(grid[2, column]), channel, window, name=name)
-    for column, before in ((2, True), (3, False)):
-        _histograms(figure.add_subplot(grid[2, column]), done, before=before)
+        _field(figure.add_subplot(grid[2, column]), channel, done, window=window, name=name)
+    for columns, before in ((slice(2, 4), True), (slice(4, 6), False)):
+        _histograms(figure.add_subplot(grid[2, columns]), done, before=before)
     _captions(figure, grid, done, title=title, main=main)
     packed = io.BytesIO()
     figure.savefig(packed, format="jpg", dpi=100, facecolor=_PAPER, pil_kwargs={"quality": 86})
@@ -107,13 +99,15 @@ def _outlined(axes: Axes, done: Prepared, window: _Window, *, height: int, main:
             axes.contour(plane.astype(float), [0.5], colors=colour, linewidths=0.9)
 
 
-def _field(axes: Axes, channel: Channel, window: _Window, *, name: str) -> None:
-    _caption(axes, f"bias field, {_TITLE[name]}")
+def _field(axes: Axes, channel: Channel, done: Prepared, *, window: _Window, name: str) -> None:
+    _caption(axes, f"bias field {_TITLE[name]}, ±30 %")
     if channel.field is None:
         axes.text(0.5, 0.5, "not corrected", color=_FAINT, ha="center", transform=axes.transAxes)
         axes.set_axis_off()
         return
-    plane = window.plane(channel.aligned.with_voxels(channel.field), window.heights[2])
+    height = window.heights[3]
+    plane = window.plane(channel.aligned.with_voxels(channel.field), height).astype(float)
+    plane[~window.plane(done.brain, height)] = np.nan
     window.show(axes, plane, cmap="RdBu_r", vmin=0.7, vmax=1.3)
     axes.contour(plane, np.arange(0.5, 1.6, 0.05), colors="#00000055", linewidths=0.5)
 
@@ -136,7 +130,7 @@ def _histograms(axes: Axes, done: Prepared, *, before: bool) -> None:
     for side, spine in axes.spines.items():
         spine.set_visible(side == "bottom")
         spine.set_color(_FAINT)
-    axes.legend(frameon=False, labelcolor=_INK, fontsize=8, loc="upper right")
+    axes.legend(frameon=False, labelcolor=_INK, fontsize=8, loc="upper left")
 
 
 def _caption(axes: Axes, text: str) -> None:
@@ -144,7 +138,7 @@ def _caption(axes: Axes, text: str) -> None:
 
 
 def _captions(figure: Figure, grid: GridSpec, done: Prepared, *, title: str, main: str) -> None:
-    figure.text(0.045, 0.958, title, color=_INK, fontsize=13, weight="bold")
+    figure.text(0.02, 0.953, title, color=_INK, fontsize=13, weight="bold")
     pair = "edges of T1w (red) on FLAIR" if len(done.channels) == 2 else f"{_TITLE[main]} alone"
     lesions = ", supplied lesion mask (yellow)" if "wmh" in done.masks else ""
     for row, text in ((0, pair), (1, f"outline of the brain (blue){lesions} on {_TITLE[main]}")):
