@@ -9,9 +9,14 @@ from steelyard import __version__
 from steelyard.cli.benchmark import Benchmark
 from steelyard.cli.command import Command
 from steelyard.cli.phantom import Phantom
+from steelyard.cli.preprocess import Preprocess
 from steelyard.errors import UserError
 
-COMMANDS: dict[str, Callable[..., Command]] = {"benchmark": Benchmark, "phantom": Phantom}
+COMMANDS: dict[str, Callable[..., Command]] = {
+    "benchmark": Benchmark,
+    "phantom": Phantom,
+    "preprocess": Preprocess,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,0 +1,103 @@
+"""`steelyard preprocess`: from raw scans to training data."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from steelyard.cli.command import Command
+
+if TYPE_CHECKING:
+    from steelyard.imaging.bids import Dataset
+    from steelyard.imaging.preprocessing import Outcome
+
+
+@dataclass(frozen=True)
+class Preprocess(Command):
+    """Align T1 to FLAIR, remove the bias field, strip the skull, normalise: BIDS in, BIDS derivatives out.
+
+    A run that was stopped goes on where it was; subjects that did not change are not done again. The folder's
+    `index.html` shows every subject, outliers first. Exit code 2 if any subject failed.
+    """
+
+    source: Annotated[Path, tyro.conf.Positional]
+    """The BIDS dataset, or a plain folder if --flair or --t1 give a pattern."""
+    out: Annotated[Path, tyro.conf.Positional]
+    """The folder for the derivatives; new, empty, or of an earlier run."""
+    workers: int = 1
+    """How many subjects are processed at a time."""
+    align: Literal["auto", "always", "skip"] = "auto"
+    """auto: register T1 to FLAIR unless they fit already; skip: trust the headers."""
+    bias: Literal["n4", "skip"] = "n4"
+    """How the bias field is removed."""
+    brain: Literal["deepbet", "own", "skip"] = "deepbet"
+    """own: take the supplied brain masks, deepbet where there is none; skip: keep the whole head."""
+    normalise: Literal["whitestripe", "skip"] = "whitestripe"
+    """How intensities are normalised."""
+    empty_wmh: bool = False
+    """Accept empty lesion masks: subjects without lesions."""
+    choose: tuple[str, ...] = ()
+    """BIDS entities that settle which of several scans is meant, such as run-1 or acq-3D."""
+    flair: str | None = None
+    """Plain folder: the FLAIR scans' names, such as '{subject}_FLAIR.nii.gz'."""
+    t1: str | None = None
+    """Plain folder: the T1w scans' names."""
+    wmh: str | None = None
+    """Plain folder: the lesion masks' names."""
+    brain_mask: str | None = None
+    """Plain folder: the brain masks' names."""
+
+    def run(self) -> int:
+        """List what is there, process it, say what failed."""
+        from steelyard.cli.progress import track
+        from steelyard.imaging.preprocessing import Settings, preprocess
+
+        settings = Settings(
+            align=self.align,
+            bias=self.bias,
+            brain=self.brain,
+            normalise=self.normalise,
+            empty_wmh=self.empty_wmh,
+        )
+        dataset = self._read()
+        for remark in (*dataset.faults, *dataset.notes):
+            _say(str(remark))
+        failures: list[str] = []
+        total = len(dataset.subjects) + len(dataset.faults)
+        outcomes = preprocess(dataset, self.out, settings=settings, workers=self.workers)
+        try:
+            track(_watch(outcomes, failures), total=total, title="Preprocessing")
+        except KeyboardInterrupt:
+            _say("stopped; the same command goes on from here.")
+            return 130
+        return self._sum_up(total, failures)
+
+    def _read(self) -> "Dataset":
+        from steelyard.imaging.bids import read_bids
+        from steelyard.imaging.pairs import Patterns, read_pairs
+
+        if self.flair is None and self.t1 is None:
+            return read_bids(self.source, choose=self.choose)
+        patterns = Patterns(flair=self.flair, t1=self.t1, wmh=self.wmh, brain=self.brain_mask)
+        return read_pairs(self.source, patterns)
+
+    def _sum_up(self, total: int, failures: list[str]) -> int:
+        for line in failures:
+            _say(f"failed: {line}")
+        _say(f"{total - len(failures)} of {total} subjects are ready; look at {self.out / 'index.html'}")
+        return 2 if failures else 0
+
+
+def _watch(outcomes: "Iterator[Outcome]", failures: list[str]) -> Iterator[str]:
+    """Yield what the progress shows, and keep what failed."""
+    for outcome in outcomes:
+        if outcome.status == "failed":
+            failures.append(outcome.message)
+        yield outcome.key if outcome.status == "done" else f"{outcome.key} {outcome.status}"
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")

@@ -1,0 +1,61 @@
+"""N4 bias field correction."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import SimpleITK as sitk
+from numpy.typing import NDArray
+
+from steelyard.imaging.grids import from_image, to_image
+from steelyard.imaging.volumes import Volume
+
+_WORKING_MM = 4.0  # the field is smooth: it is fitted on voxels about this large
+_ITERATIONS = (50, 50, 50)
+_CONVERGENCE = 1e-3
+_SHADE = 0.4  # voxels darker than this share of the median (liquor, air) say nothing about the field
+
+
+@dataclass(frozen=True)
+class Correction:
+    """A scan without its bias field.
+
+    Args:
+        scan: The corrected scan.
+        field: What was divided out, on the same grid; its geometric mean over the brain is 1.
+    """
+
+    scan: Volume
+    field: NDArray[np.float32]
+
+
+def correct_bias(scan: Volume, *, brain: Volume) -> Correction:
+    """Estimate the bias field within the brain by N4 and divide it out of the whole scan.
+
+    Args:
+        scan: Intensities of any scale; voxels that are not positive do not take part in the fit.
+        brain: Brain mask on the scan's grid.
+
+    Reference: Tustison et al., N4ITK: improved N3 bias correction, 2010.
+    """
+    inside = brain.voxels
+    values = scan.voxels[inside]
+    middle = float(np.median(values))
+    highest = float(np.percentile(values, 99.5))
+    lit = inside & (scan.voxels > _SHADE * middle)
+    if middle <= 0 or not lit.any():
+        return Correction(scan, np.ones(scan.voxels.shape, dtype=np.float32))
+    clipped = np.clip(scan.voxels, 0.1 * middle, highest)
+    logarithm = _log_field(scan.with_voxels(clipped), scan.with_voxels(lit))
+    field = np.exp(logarithm - logarithm[inside].mean()).astype(np.float32)
+    return Correction(scan.with_voxels((scan.voxels / field).astype(np.float32)), field)
+
+
+def _log_field(scan: Volume, region: Volume) -> NDArray[np.float32]:
+    shrink = [max(1, round(_WORKING_MM / edge)) for edge in scan.spacing]
+    image = to_image(scan)
+    n4 = sitk.N4BiasFieldCorrectionImageFilter()
+    n4.SetMaximumNumberOfIterations(list(_ITERATIONS))
+    n4.SetConvergenceThreshold(_CONVERGENCE)
+    n4.Execute(sitk.Shrink(image, shrink), sitk.Shrink(to_image(region), shrink))
+    voxels: NDArray[np.float32] = from_image(n4.GetLogBiasFieldAsImage(image), scan).voxels
+    return voxels

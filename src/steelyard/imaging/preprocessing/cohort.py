@@ -1,0 +1,188 @@
+"""A whole cohort: in parallel, resumable, one subject's failure no other's."""
+
+import logging
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from time import perf_counter
+from typing import Literal
+
+import SimpleITK as sitk
+import torch
+
+from steelyard.errors import UserError
+from steelyard.imaging.bids import Dataset, Subject
+from steelyard.imaging.preprocessing import outputs, record
+from steelyard.imaging.preprocessing.mosaic import draw_mosaic
+from steelyard.imaging.preprocessing.page import Entry, render_page
+from steelyard.imaging.preprocessing.pipeline import prepare
+from steelyard.imaging.preprocessing.settings import Settings
+from steelyard.imaging.writing import reason, write_text
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one subject.
+
+    Args:
+        key: Its name in the derivatives.
+        status: Done now, unchanged since an earlier run, or failed.
+        message: Why it failed, in one line.
+    """
+
+    key: str
+    status: Literal["done", "unchanged", "failed"]
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class _Job:
+    subject: Subject
+    root: Path
+    out: Path
+    settings: Settings
+
+
+def preprocess(dataset: Dataset, out: Path, *, settings: Settings, workers: int = 1) -> Iterator[Outcome]:
+    """Preprocess every subject of a dataset and yield each outcome as it comes.
+
+    A subject whose inputs and settings are those of an earlier run is left as it is. After the last subject the
+    cohort's page is written.
+
+    Raises:
+        UserError: The output folder cannot be used.
+    """
+    if workers < 1:
+        raise UserError(f"workers must be at least 1; got {workers}.")
+    outputs.claim(out, dataset.root)
+    copies = _copies(dataset.subjects)
+    outcomes = [Outcome(remark.subject, "failed", str(remark)) for remark in dataset.faults]
+    outcomes += [Outcome(key, "failed", f"{key}: {text}") for key, text in copies.items()]
+    yield from outcomes
+    jobs = [_Job(subject, dataset.root, out, settings) for subject in dataset.subjects if subject.key not in copies]
+    workers = min(workers, max(1, len(jobs)))
+    for outcome in _in_parallel(jobs, workers) if workers > 1 else _in_turn(jobs):
+        outcomes.append(outcome)
+        yield outcome
+    _write_page(dataset, out, outcomes)
+
+
+def _copies(subjects: Sequence[Subject]) -> dict[str, str]:
+    """Return the subjects whose scan is, byte for byte, an earlier subject's: one head under two names."""
+    found: dict[str, str] = {}
+    scans = [(subject, path) for subject in subjects for path in (subject.flair, subject.t1) if path is not None]
+    by_size = sorted((pair for pair in scans if pair[1].is_file()), key=lambda pair: pair[1].stat().st_size)
+    for _, group in groupby(by_size, key=lambda pair: pair[1].stat().st_size):
+        same = list(group)
+        seen: dict[str, tuple[Subject, Path]] = {}
+        for subject, path in same if len(same) > 1 else ():
+            try:
+                first, original = seen.setdefault(record.digest(path), (subject, path))
+            except OSError:
+                continue
+            if first.key != subject.key:
+                found[subject.key] = f"{path} is the same file as {original} of {first.key}; one head has two names"
+    return found
+
+
+def _in_turn(jobs: Sequence[_Job]) -> Iterator[Outcome]:
+    _quiet(threads=os.cpu_count() or 1)
+    for job in jobs:
+        yield _process(job)
+
+
+def _in_parallel(jobs: Sequence[_Job], workers: int) -> Iterator[Outcome]:
+    """Run jobs in a pool; those that a dying worker took along are tried again, each alone."""
+    orphans: list[_Job] = []
+    with _pool(workers) as pool:
+        pending: dict[Future[Outcome], _Job] = {pool.submit(_process, job): job for job in jobs}
+        try:
+            for future in as_completed(pending):
+                try:
+                    yield future.result()
+                except BrokenProcessPool:
+                    orphans.append(pending[future])
+        finally:
+            pool.shutdown(cancel_futures=True)
+    for job in orphans:
+        with _pool(1) as pool:
+            try:
+                yield pool.submit(_process, job).result()
+            except BrokenProcessPool:
+                key = job.subject.key
+                yield Outcome(key, "failed", f"{key}: its process was killed, perhaps for want of memory.")
+
+
+def _pool(workers: int) -> ProcessPoolExecutor:
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, context, initializer=_quiet, initargs=(threads,))
+
+
+def _quiet(threads: int) -> None:
+    """Share the cores, and keep libraries from talking past the progress bar."""
+    torch.set_num_threads(threads)
+    sitk.ProcessObject.SetGlobalDefaultNumberOfThreads(threads)
+    sitk.ProcessObject.SetGlobalWarningDisplay(False)
+    logging.getLogger("nibabel.global").setLevel(logging.CRITICAL)
+
+
+def _process(job: _Job) -> Outcome:
+    """Do one subject; whatever goes wrong becomes one line."""
+    subject = job.subject
+    try:
+        return _prepare_and_write(job)
+    except UserError as error:
+        return Outcome(subject.key, "failed", f"{subject.key}: {error}")
+    except OSError as error:
+        return Outcome(subject.key, "failed", f"{subject.key}: {error.filename or job.out}: {reason(error)}.")
+    except Exception as error:
+        text = " ".join(str(error).split())[:300]
+        return Outcome(subject.key, "failed", f"{subject.key}: unexpected {type(error).__name__}: {text}")
+
+
+def _prepare_and_write(job: _Job) -> Outcome:
+    start = perf_counter()
+    subject = job.subject
+    inputs = record.inputs_of(subject, job.root)
+    mark = record.fingerprint(inputs, job.settings)
+    earlier = outputs.read_record(job.out, subject)
+    if earlier is not None and earlier["Fingerprint"] == mark:
+        return Outcome(subject.key, "unchanged")
+    done = prepare(subject, job.settings)
+    picture = draw_mosaic(done, f"{subject.key}")
+    seconds = {step: round(spent, 2) for step, spent in done.seconds.items()}
+    common = {
+        "Fingerprint": mark,
+        "Settings": job.settings.as_dict(),
+        "Versions": record.versions(),
+        "Inputs": inputs,
+        "Measures": record.measures(done),
+        "Seconds": seconds | {"total": round(perf_counter() - start, 2)},
+    }
+    outputs.write_subject(job.out, subject, done, common=common, picture=picture)
+    return Outcome(subject.key, "done")
+
+
+def _write_page(dataset: Dataset, out: Path, outcomes: Sequence[Outcome]) -> None:
+    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
+    absent = {outcome.key for outcome in failed}
+    entries = []
+    for subject in dataset.subjects:
+        found = outputs.read_record(out, subject) if subject.key not in absent else None
+        if found is not None:
+            picture = (out / outputs.figure_path(subject)).read_bytes()
+            total = float(found["Seconds"]["total"])
+            entries.append(Entry(subject.key, subject.name, found["Measures"], picture, total))
+    page = render_page(
+        entries,
+        failures=[outcome.message for outcome in failed],
+        notes=[str(note) for note in dataset.notes],
+        facts=f"Written by steelyard {record.versions()['steelyard']}.",
+    )
+    write_text(out / "index.html", page)

@@ -1,0 +1,214 @@
+"""One subject from raw scans to training data, in memory."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import SimpleITK as sitk
+from numpy.typing import NDArray
+
+from steelyard.errors import UserError
+from steelyard.imaging.bids import Subject
+from steelyard.imaging.grids import from_image, resample, to_image
+from steelyard.imaging.preprocessing.bias import correct_bias
+from steelyard.imaging.preprocessing.brain import NoBrainError, extract_brain
+from steelyard.imaging.preprocessing.register import Alignment, align, keep_if_aligned
+from steelyard.imaging.preprocessing.settings import Settings
+from steelyard.imaging.preprocessing.whitestripe import Stripe, find_stripe
+from steelyard.imaging.volumes import Volume, read_mask, read_scan
+
+# Once aligned, two scans of one head share 0.45 nats and more and their brains overlap by 0.97; T1 and FLAIR of
+# different people shared 0.10 to 0.17 and overlapped by 0.82 to 0.95.
+_LEAST_INFORMATION = 0.2
+_LEAST_OVERLAP = 0.85
+
+
+@dataclass(frozen=True)
+class Channel:
+    """One contrast on the output grid.
+
+    Args:
+        aligned: Before any change of intensity.
+        corrected: Without the bias field, skull still on.
+        ready: Stripped and normalised.
+        field: The bias field, if one was estimated.
+        stripe: The white stripe, if the scan was normalised.
+    """
+
+    aligned: Volume
+    corrected: Volume
+    ready: Volume
+    field: NDArray[np.float32] | None
+    stripe: Stripe | None
+
+
+@dataclass
+class Prepared:
+    """What came out for one subject; filled step by step.
+
+    Args:
+        space: Whose grid everything is on: `FLAIR`, or `T1w` for a subject without FLAIR.
+        brain: The brain mask that was applied.
+        channels: By contrast, `flair` and `t1`.
+        masks: Supplied masks on the output grid, `wmh` and `brain`.
+        alignment: How T1 came to FLAIR; none with one contrast.
+        overlap: Dice of the brains found on T1 and on FLAIR, once aligned.
+        seconds: What each step took.
+    """
+
+    space: str
+    brain: Volume
+    channels: dict[str, Channel] = field(default_factory=dict)
+    masks: dict[str, Volume] = field(default_factory=dict)
+    alignment: Alignment | None = None
+    overlap: float | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def prepare(subject: Subject, settings: Settings) -> Prepared:
+    """Align, correct, strip and normalise one subject.
+
+    The brain is found first, because it guides the other steps, and applied last.
+
+    Raises:
+        UserError: A file is unusable, in one line that names it.
+    """
+    seconds: dict[str, float] = {}
+    with _timed(seconds, "read"):
+        paths = {"flair": subject.flair, "t1": subject.t1}
+        scans = {contrast: read_scan(path) for contrast, path in paths.items() if path is not None}
+        masks = _read_masks(subject, scans, settings)
+    main = "flair" if "flair" in scans else "t1"
+    with _timed(seconds, "brain"):
+        brains = _find_brains(subject, scans, masks, settings)
+    done = Prepared("FLAIR" if main == "flair" else "T1w", brains[main], seconds=seconds)
+    with _timed(seconds, "align"):
+        if len(scans) == 2:
+            _bring_together(subject, scans, brains, settings=settings, done=done)
+    for name, mask in masks.items():
+        at_home = mask.same_grid(scans[main])
+        done.masks[name] = mask if at_home else _follow(mask, scans["flair"], done.alignment)
+    for contrast, scan in scans.items():
+        done.channels[contrast] = _finish(scan, paths[contrast], settings, done=done)
+    return done
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], step: str) -> Iterator[None]:
+    start = perf_counter()
+    yield
+    seconds[step] = seconds.get(step, 0.0) + perf_counter() - start
+
+
+def _read_masks(subject: Subject, scans: dict[str, Volume], settings: Settings) -> dict[str, Volume]:
+    masks: dict[str, Volume] = {}
+    if subject.wmh is not None:
+        masks["wmh"] = read_mask(subject.wmh, may_be_empty=settings.empty_wmh)
+    if subject.brain is not None:
+        masks["brain"] = read_mask(subject.brain)
+    for name, mask in masks.items():
+        if not any(mask.same_grid(scan) for scan in scans.values()):
+            path = subject.wmh if name == "wmh" else subject.brain
+            raise UserError(f"{path}: the mask is on another grid than the scans of {subject.key}.")
+    return masks
+
+
+def _find_brains(
+    subject: Subject, scans: dict[str, Volume], masks: dict[str, Volume], settings: Settings
+) -> dict[str, Volume]:
+    """Return a mask per contrast, each on its own scan's grid; an own mask serves the scan whose grid it is on."""
+    brains: dict[str, Volume] = {}
+    own = masks.get("brain") if settings.brain == "own" else None
+    for contrast, scan in scans.items():
+        decides = contrast == "flair" or "flair" not in scans
+        if settings.brain == "skip":
+            if decides:
+                brains[contrast] = foreground(scan)
+        elif own is not None and own.same_grid(scan):
+            brains[contrast] = own
+        elif own is None or decides:
+            try:
+                brains[contrast] = extract_brain(scan)
+            except NoBrainError as error:
+                raise UserError(f"{getattr(subject, contrast)}: {error}.") from error
+    return brains
+
+
+def foreground(scan: Volume) -> Volume:
+    """Return what is not background: above the lowest value where that is a plateau, above Otsu's threshold else."""
+    lowest = scan.voxels.min()
+    if np.mean(scan.voxels == lowest) > 0.2:
+        return scan.with_voxels(scan.voxels > lowest)
+    return scan.with_voxels(from_image(sitk.OtsuThreshold(to_image(scan), 0, 1), scan).voxels != 0)
+
+
+def _bring_together(
+    subject: Subject,
+    scans: dict[str, Volume],
+    brains: dict[str, Volume],
+    *,
+    settings: Settings,
+    done: Prepared,
+) -> None:
+    """Put T1 and its brain on FLAIR's grid, in place."""
+    flair, t1 = scans["flair"], scans["t1"]
+    one_grid = flair.same_grid(t1)
+    found = Alignment(np.eye(4), 0.0, None, kept=one_grid)
+    if settings.align != "skip":
+        try:
+            found = align(flair, t1, brain=brains["flair"], t1_brain=brains.get("t1"))
+        except RuntimeError as error:
+            raise _strangers(subject, "they do not overlap") from error
+    if settings.align == "auto":
+        found = keep_if_aligned(found, one_grid=one_grid, tolerance_mm=settings.aligned_mm)
+    done.alignment = found
+    scans["t1"] = t1 if found.kept and one_grid else resample(t1, flair, found.matrix)
+    if found.information is not None and found.information < _LEAST_INFORMATION:
+        raise _strangers(subject, f"once aligned, they share {found.information:.2f} nats of information only")
+    if "t1" not in brains:
+        return
+    done.overlap = dice(_follow(brains["t1"], flair, found).voxels, brains["flair"].voxels)
+    if done.overlap < _LEAST_OVERLAP:
+        raise _strangers(subject, f"once aligned, their brains overlap by a Dice of {done.overlap:.2f} only")
+
+
+def _strangers(subject: Subject, why: str) -> UserError:
+    return UserError(f"{subject.t1}: cannot be of the same head as {subject.flair}; {why}.")
+
+
+def _follow(mask: Volume, grid: Volume, alignment: Alignment | None) -> Volume:
+    matrix = np.eye(4) if alignment is None else alignment.matrix
+    return mask if mask.same_grid(grid) and np.array_equal(matrix, np.eye(4)) else resample(mask, grid, matrix)
+
+
+def dice(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> float:
+    """Return the Dice overlap of two masks; two empty masks agree.
+
+    >>> dice(np.array([True, True, False]), np.array([True, False, False]))
+    0.6666666666666666
+    """
+    total = int(first.sum()) + int(second.sum())
+    return 2.0 * int((first & second).sum()) / total if total else 1.0
+
+
+def _finish(aligned: Volume, path: Path | None, settings: Settings, *, done: Prepared) -> Channel:
+    """Correct, strip and normalise one contrast on the output grid."""
+    corrected, bias, stripe = aligned, None, None
+    if settings.bias == "n4":
+        with _timed(done.seconds, "bias"):
+            correction = correct_bias(aligned, brain=done.brain)
+            corrected, bias = correction.scan, correction.field
+    with _timed(done.seconds, "whitestripe"):
+        ready = corrected
+        if settings.normalise == "whitestripe":
+            try:
+                stripe = find_stripe(corrected, brain=done.brain, width=settings.stripe, depth_mm=settings.depth_mm)
+            except UserError as error:
+                raise UserError(f"{path}: {error}.") from error
+            ready = stripe.apply(corrected)
+    if settings.brain != "skip":
+        ready = ready.with_voxels(np.where(done.brain.voxels, ready.voxels, np.float32(0)))
+    return Channel(aligned, corrected, ready, bias, stripe)

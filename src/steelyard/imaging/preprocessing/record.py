@@ -1,0 +1,101 @@
+"""What is written down about a preprocessed subject: sidecars, fingerprints, measures of quality."""
+
+import platform
+from dataclasses import asdict
+from hashlib import sha256
+from importlib.metadata import version
+from json import dumps
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from steelyard.imaging.bids import SUFFIX, Subject
+from steelyard.imaging.preprocessing.pipeline import Prepared, dice
+from steelyard.imaging.preprocessing.settings import REVISION, Settings
+
+_PACKAGES = ("steelyard", "SimpleITK", "deepbet", "nibabel", "numpy", "scipy", "torch")
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    total = sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(1 << 20):
+            total.update(chunk)
+    return total.hexdigest()
+
+
+def inputs_of(subject: Subject, root: Path) -> dict[str, dict[str, str]]:
+    """Return each input's path within the dataset and its digest, by role."""
+    roles = {role: getattr(subject, role) for role in ("flair", "t1", "wmh", "brain")}
+    return {
+        role: {
+            "Path": path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name,
+            "SHA256": digest(path),
+        }
+        for role, path in roles.items()
+        if path is not None
+    }
+
+
+def fingerprint(inputs: dict[str, dict[str, str]], settings: Settings) -> str:
+    """Return what changes when the content of an input, a setting or the method changes."""
+    content = {
+        "revision": REVISION,
+        "settings": settings.as_dict(),
+        "inputs": {role: entry["SHA256"] for role, entry in inputs.items()},
+    }
+    return sha256(dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what computed the result."""
+    return {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
+
+
+def measures(done: Prepared) -> dict[str, float]:
+    """Return one number per question that a look at the cohort asks."""
+    inside = done.brain.voxels
+    numbers = {"brain_ml": float(inside.sum()) * done.brain.voxel_ml}
+    if done.alignment is not None:
+        numbers["moved_mm"] = done.alignment.moved_mm
+        if done.alignment.information is not None:
+            numbers["information"] = done.alignment.information
+    if done.overlap is not None:
+        numbers["brain_overlap"] = done.overlap
+    if "brain" in done.masks:
+        numbers["supplied_brain_dice"] = dice(inside, done.masks["brain"].voxels)
+    if "wmh" in done.masks:
+        numbers["wmh_ml"] = float(done.masks["wmh"].voxels.sum()) * done.brain.voxel_ml
+    for contrast, channel in done.channels.items():
+        if channel.field is not None:
+            numbers[f"{contrast}_bias_sd"] = float(channel.field[inside].std())
+        if channel.stripe is not None:
+            values = channel.corrected.voxels[inside]
+            numbers[f"{contrast}_stripe_rank"] = float(np.mean(values < channel.stripe.mean))
+    return numbers
+
+
+def sidecar(contrast: str, done: Prepared, common: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON beside a preprocessed scan."""
+    channel = done.channels[contrast]
+    own: dict[str, Any] = {"Contrast": SUFFIX[contrast]}
+    if channel.stripe is not None:
+        own["WhiteStripe"] = asdict(channel.stripe)
+    if contrast == "t1" and done.alignment is not None:
+        own["Alignment"] = {
+            "FlairToT1Matrix": done.alignment.matrix.tolist(),
+            "Coordinates": "right-anterior-superior, mm",
+            "MovedMm": done.alignment.moved_mm,
+            "MutualInformation": done.alignment.information,
+            "LeftUntouched": done.alignment.kept,
+        }
+    settings = common["Settings"]
+    return {
+        "Description": "Preprocessed for segmentation by steelyard.",
+        "Sources": [f"bids:raw:{entry['Path']}" for entry in common["Inputs"].values()],
+        "SkullStripped": settings["brain"] != "skip",
+        "SpatialReference": "orig",
+        "Steelyard": own | common,
+    }

@@ -1,0 +1,214 @@
+"""Slices for training, held in memory so that an epoch never waits for disk."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from io import BytesIO
+from json import dumps
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.errors import UserError
+from steelyard.imaging.bids import Dataset, Subject
+from steelyard.imaging.volumes import Volume, canonical, read_mask, read_scan
+from steelyard.imaging.writing import write_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class SliceChoice:
+    """Which axial slices of a subject to take, and how large.
+
+    Args:
+        count: How many consecutive slices, the paper's 5 if not said; `None` takes every slice with brain in it.
+        first: Index of the lowest one, counted from below, the same in every subject as in the paper; without it
+            the slices are centred at `height`.
+        height: Where the middle slice lies, as a share of the brain's extent from its lowest slice to its highest;
+            at 0.65, the upper half of the lateral ventricles, most white matter hyperintensities are found.
+        shape: Rows and columns to crop or pad each slice to, about the brain's middle; as they come if not given.
+    """
+
+    count: int | None = 5
+    first: int | None = None
+    height: float = 0.65
+    shape: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.count is not None and self.count < 1:
+            raise UserError(f"count must be at least 1; got {self.count}.")
+        if self.first is not None and self.first < 0:
+            raise UserError(f"first must be at least 0; got {self.first}.")
+        if not 0 <= self.height <= 1:
+            raise UserError(f"height must lie between 0 and 1; got {self.height}.")
+        if self.shape is not None and min(self.shape) < 1:
+            raise UserError(f"shape must be positive; got {self.shape}.")
+
+    def pick(self, brain: NDArray[np.bool_]) -> range:
+        """Return the indices of the slices, lowest first.
+
+        >>> SliceChoice(height=0.5).pick(np.ones((4, 4, 11), dtype=bool))
+        range(3, 8)
+        """
+        levels = np.flatnonzero(brain.any(axis=(0, 1)))
+        depth = brain.shape[2]
+        if self.count is None:
+            return range(int(levels[0]), int(levels[-1]) + 1)
+        if self.first is None:
+            middle = levels[0] + self.height * (levels[-1] - levels[0])
+            first = round(float(middle) - (self.count - 1) / 2)
+            first = min(max(first, 0), depth - self.count)
+        else:
+            first = self.first
+        if first < 0 or first + self.count > depth:
+            raise UserError(f"slices {first} to {first + self.count - 1} are wanted; there are {depth}")
+        return range(first, first + self.count)
+
+
+@dataclass(frozen=True)
+class SubjectSlices:
+    """The slices of one subject.
+
+    Args:
+        key: Its name.
+        images: By contrast (`flair`, `t1`), 32-bit floats of slices × rows × columns; anterior is up.
+        wmh: Lesion mask of the same shape, if there is one.
+        brain: Brain mask of the same shape.
+        indices: Which slices of the volume these are.
+    """
+
+    key: str
+    images: dict[str, NDArray[np.float32]]
+    wmh: NDArray[np.bool_] | None
+    brain: NDArray[np.bool_]
+    indices: range
+
+
+@dataclass(frozen=True)
+class SliceSet(Sequence[SubjectSlices]):
+    """The slices of a cohort, all in memory."""
+
+    subjects: tuple[SubjectSlices, ...]
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.subjects[index]
+
+    def __len__(self) -> int:
+        return len(self.subjects)
+
+    def stack(self, contrast: str) -> tuple[NDArray[np.float32], NDArray[np.float32], list[str]]:
+        """Return images and lesion masks of one contrast as N×1×rows×columns, and whose each slice is.
+
+        Subjects without the contrast or without a lesion mask are left out.
+        """
+        images, masks, owners = [], [], []
+        for subject in self.subjects:
+            if contrast in subject.images and subject.wmh is not None:
+                images.append(subject.images[contrast])
+                masks.append(subject.wmh)
+                owners += [subject.key] * len(subject.indices)
+        if not images:
+            raise UserError(f"no subject has both a {contrast} scan and a lesion mask.")
+        if len({image.shape[1:] for image in images}) > 1:
+            raise UserError("the slices differ in size; give a shape to crop or pad them to.")
+        return np.concatenate(images)[:, None], np.concatenate(masks)[:, None].astype(np.float32), owners
+
+
+def load_slices(dataset: Dataset, choice: SliceChoice | None = None, *, cache: Path | None = None) -> SliceSet:
+    """Read the chosen slices of every subject of a preprocessed dataset.
+
+    Args:
+        dataset: As `read_bids` returns it for the derivatives of `steelyard preprocess`.
+        choice: Which slices; the paper's five if not given.
+        cache: Folder that keeps the slices between runs, so that whole volumes are unpacked once only.
+
+    Raises:
+        UserError: A file is unusable or a subject has too few slices, in one line that names it.
+    """
+    choice = choice or SliceChoice()
+    return SliceSet(tuple(_load(subject, choice, cache) for subject in dataset.subjects))
+
+
+def _load(subject: Subject, choice: SliceChoice, cache: Path | None) -> SubjectSlices:
+    kept = None if cache is None else cache / f"{subject.key}-{_mark(subject, choice)}.npz"
+    if kept is not None and kept.is_file():
+        try:
+            return _unpack(subject.key, kept)
+        except (OSError, ValueError, KeyError, BadZipFile):
+            kept.unlink()
+    cut = _cut(subject, choice)
+    if kept is not None:
+        write_bytes(kept, _pack(cut))
+    return cut
+
+
+def _cut(subject: Subject, choice: SliceChoice) -> SubjectSlices:
+    paths = {"flair": subject.flair, "t1": subject.t1}
+    scans = {name: read_scan(path) for name, path in paths.items() if path is not None}
+    main = next(iter(scans.values()))
+    wmh = read_mask(subject.wmh, may_be_empty=True) if subject.wmh is not None else None
+    mask = read_mask(subject.brain) if subject.brain is not None else main.with_voxels(main.voxels != 0)
+    for volume in (*scans.values(), mask, *([] if wmh is None else [wmh])):
+        if not volume.same_grid(main):
+            raise UserError(
+                f"{subject.files[0]}: scans and masks of {subject.key} are not on one grid; preprocess them."
+            )
+    brain = canonical(mask).voxels
+    try:
+        indices = choice.pick(brain)
+    except UserError as error:
+        raise UserError(f"{subject.files[0]}: {error}.") from error
+    window = _window(brain, choice.shape)
+    return SubjectSlices(
+        subject.key,
+        {name: _planes(scan, indices, window).astype(np.float32) for name, scan in scans.items()},
+        None if wmh is None else _planes(wmh, indices, window),
+        _planes(mask, indices, window),
+        indices,
+    )
+
+
+def _window(brain: NDArray[np.bool_], shape: tuple[int, int] | None) -> tuple[slice, slice]:
+    """Return rows (anterior to posterior) and columns about the brain's middle; bounds may lie outside."""
+    across, along = (np.flatnonzero(brain.any(axis=axes)) for axes in ((1, 2), (0, 2)))
+    if shape is None:
+        return slice(0, brain.shape[1]), slice(0, brain.shape[0])
+    row = brain.shape[1] - 1 - (int(along[0]) + int(along[-1])) // 2
+    column = (int(across[0]) + int(across[-1])) // 2
+    top, left = row - shape[0] // 2, column - shape[1] // 2
+    return slice(top, top + shape[0]), slice(left, left + shape[1])
+
+
+def _planes(volume: Volume, indices: range, window: tuple[slice, slice]) -> NDArray[Any]:
+    """Return slices × rows × columns, anterior up, zeros where the window leaves the grid."""
+    voxels = canonical(volume).voxels[:, :, indices.start : indices.stop]
+    planes = np.transpose(voxels, (2, 1, 0))[:, ::-1]
+    pads = [(0, 0)]
+    cuts = [slice(None)]
+    for span, size in zip(window, planes.shape[1:], strict=True):
+        pads.append((max(0, -span.start), max(0, span.stop - size)))
+        cuts.append(slice(span.start + pads[-1][0], span.stop + pads[-1][0]))
+    return np.ascontiguousarray(np.pad(planes, pads)[tuple(cuts)])
+
+
+def _mark(subject: Subject, choice: SliceChoice) -> str:
+    """Return what changes with the files or the choice."""
+    files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in subject.files]
+    return sha256(dumps([files, asdict(choice)]).encode()).hexdigest()[:16]
+
+
+def _pack(cut: SubjectSlices) -> bytes:
+    packed = BytesIO()
+    arrays: dict[str, Any] = {"brain": cut.brain, "indices": np.array([cut.indices.start, cut.indices.stop])}
+    arrays |= cut.images | ({} if cut.wmh is None else {"wmh": cut.wmh})
+    np.savez(packed, **arrays)
+    return packed.getvalue()
+
+
+def _unpack(key: str, path: Path) -> SubjectSlices:
+    with np.load(path, allow_pickle=False) as held:
+        images = {name: held[name] for name in ("flair", "t1") if name in held}
+        first, stop = (int(bound) for bound in held["indices"])
+        return SubjectSlices(key, images, held.get("wmh"), held["brain"], range(first, stop))

@@ -1,0 +1,155 @@
+"""Scans and masks as checked volumes: what is wrong with a file is said once, here."""
+
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+from nibabel.filebasedimages import ImageFileError
+from nibabel.spatialimages import HeaderDataError
+from nibabel.wrapstruct import WrapStructError
+from numpy.typing import NDArray
+
+from steelyard.errors import UserError
+from steelyard.imaging.writing import reason
+
+_VOXEL_MM = (0.1, 30.0)  # smallest and largest believable edge of a voxel
+_EXTENT_MM = (20.0, 1000.0)  # smallest and largest believable field of view
+_SHEAR = 0.05  # largest believable cosine between two axes of a grid
+_SAME_GRID_MM = 1e-2  # headers round; two grids whose corners lie this close are one
+
+
+@dataclass(frozen=True)
+class Volume:
+    """Voxels and where they lie.
+
+    Args:
+        voxels: Three axes.
+        affine: 4×4, from voxel indices to right-anterior-superior millimetres.
+    """
+
+    voxels: NDArray[Any]
+    affine: NDArray[np.float64]
+
+    @cached_property
+    def spacing(self) -> tuple[float, float, float]:
+        """The edges of a voxel in mm."""
+        edges = np.linalg.norm(self.affine[:3, :3], axis=0)
+        return float(edges[0]), float(edges[1]), float(edges[2])
+
+    @cached_property
+    def voxel_ml(self) -> float:
+        """The volume of a voxel in ml."""
+        return float(abs(np.linalg.det(self.affine[:3, :3]))) / 1000.0
+
+    def same_grid(self, other: "Volume") -> bool:
+        """Whether two volumes share one grid, up to the rounding of headers."""
+        if self.voxels.shape != other.voxels.shape:
+            return False
+        shape = np.array(self.voxels.shape, dtype=np.float64)
+        corners = np.stack([np.append(shape * pick, 1.0) for pick in np.ndindex(2, 2, 2)])
+        apart = corners @ (self.affine - other.affine).T
+        return bool(np.linalg.norm(apart, axis=1).max() < _SAME_GRID_MM)
+
+    def with_voxels(self, voxels: NDArray[Any]) -> "Volume":
+        """Return other voxels on the same grid."""
+        return Volume(voxels, self.affine)
+
+
+def read_scan(path: Path) -> Volume:
+    """Read a scan as 32-bit floats.
+
+    Raises:
+        UserError: The file is unreadable, not three-dimensional, without contrast or without a believable place.
+    """
+    volume = _read(path)
+    voxels = volume.voxels.astype(np.float32, copy=False)
+    bad = int(np.count_nonzero(~np.isfinite(voxels)))
+    if bad:
+        raise UserError(f"{path}: {bad} of {voxels.size} voxels are NaN or infinite.")
+    if voxels.min() == voxels.max():
+        raise UserError(f"{path}: every voxel is {voxels.flat[0]:g}; there is no image.")
+    return volume.with_voxels(voxels)
+
+
+def read_mask(path: Path, *, may_be_empty: bool = False) -> Volume:
+    """Read a mask of zeros and one other value as booleans.
+
+    Raises:
+        UserError: The file is unreadable, not three-dimensional, holds further values, or is empty and must not be.
+    """
+    volume = _read(path)
+    values = np.unique(volume.voxels)
+    if not np.isfinite(values).all() or len(values[values != 0]) > 1:
+        shown = ", ".join(f"{value:g}" for value in values[:5])
+        more = ", …" if len(values) > 5 else ""
+        raise UserError(f"{path}: a mask holds 0 and one other value; this holds {shown}{more}.")
+    if not may_be_empty and not values.any():
+        raise UserError(f"{path}: the mask is empty.")
+    return volume.with_voxels(volume.voxels != 0)
+
+
+def _read(path: Path) -> Volume:
+    try:
+        image = nibabel.load(path)
+        shape = image.shape
+        voxels = np.asanyarray(image.dataobj)
+        affine = np.asarray(image.affine, dtype=np.float64)
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file.") from None
+    except (EOFError, zlib.error) as error:
+        raise UserError(f"{path}: the file is cut short or damaged ({error}).") from error
+    except (ImageFileError, HeaderDataError, WrapStructError, AttributeError) as error:
+        raise UserError(f"{path}: this is no NIfTI image.") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read, {_why(error)}.") from error
+    if len(shape) == 4 and shape[3] == 1:
+        voxels = voxels[..., 0]
+    if voxels.ndim != 3 or min(voxels.shape) < 2:
+        raise UserError(f"{path}: a three-dimensional volume is needed; this is {_times(shape)}.")
+    if np.iscomplexobj(voxels) or voxels.dtype.fields:
+        raise UserError(f"{path}: plain numbers are needed; the voxels are of type {voxels.dtype}.")
+    _check_affine(path, affine, voxels.shape)
+    return Volume(voxels, affine)
+
+
+def _why(error: OSError | ValueError) -> str:
+    if isinstance(error, OSError) and error.errno is not None:
+        return reason(error)
+    return "the file is cut short or damaged"
+
+
+def _times(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape))
+
+
+def _check_affine(path: Path, affine: NDArray[np.float64], shape: tuple[int, ...]) -> None:
+    if not np.isfinite(affine).all() or abs(np.linalg.det(affine[:3, :3])) < 1e-9:
+        raise UserError(f"{path}: the header's affine is zero, singular or not finite.")
+    edges = np.linalg.norm(affine[:3, :3], axis=0)
+    extent = edges * shape
+    if edges.min() < _VOXEL_MM[0] or edges.max() > _VOXEL_MM[1]:
+        raise UserError(f"{path}: voxels of {_millimetres(edges)} mm cannot be right; the affine is absurd.")
+    if extent.min() < _EXTENT_MM[0] or extent.max() > _EXTENT_MM[1]:
+        raise UserError(f"{path}: a field of view of {_millimetres(extent)} mm cannot be right.")
+    directions = affine[:3, :3] / edges
+    cosines = np.abs(directions.T @ directions - np.eye(3))
+    if cosines.max() > _SHEAR:
+        raise UserError(f"{path}: the axes of the grid are not at right angles; the affine is absurd.")
+    if np.abs(affine[:3, 3]).max() > 10 * _EXTENT_MM[1]:
+        raise UserError(f"{path}: the grid lies metres from the scanner's centre; the affine is absurd.")
+
+
+def _millimetres(values: NDArray[np.float64]) -> str:
+    return "×".join(f"{value:.3g}" for value in values)
+
+
+def canonical(volume: Volume) -> Volume:
+    """Return the volume with its axes flipped and swapped so that they run right, anterior, superior."""
+    turn = nibabel.orientations.io_orientation(volume.affine)
+    back = nibabel.orientations.inv_ornt_aff(turn, volume.voxels.shape)
+    voxels = nibabel.orientations.apply_orientation(volume.voxels, turn)
+    return Volume(np.ascontiguousarray(voxels), volume.affine @ back)

@@ -1,0 +1,137 @@
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import nibabel
+import numpy as np
+import pytest
+
+import heads
+from steelyard.cli import main
+from steelyard.imaging.bids import read_bids
+from steelyard.imaging.preprocessing import Settings, preprocess
+from steelyard.imaging.preprocessing.quality import judge
+
+QUICK = Settings(brain="own", align="skip", bias="skip")
+
+
+@pytest.fixture
+def cohort(tmp_path):
+    root = tmp_path / "bids"
+    for number in (1, 2):
+        heads.write_subject(root, f"0{number}", seed=number)
+    return root
+
+
+def outcomes(root, out, settings=QUICK, **named):
+    return {outcome.key: outcome.status for outcome in preprocess(read_bids(root), out, settings=settings, **named)}
+
+
+def test_derivatives_are_bids_and_say_how_they_were_made(cohort, tmp_path):
+    out = tmp_path / "out"
+    assert outcomes(cohort, out, Settings(brain="own")) == {"sub-01": "done", "sub-02": "done"}
+    names = {path.name for path in (out / "sub-01" / "anat").iterdir()}
+    assert {
+        "sub-01_space-FLAIR_desc-preproc_FLAIR.nii.gz", "sub-01_space-FLAIR_desc-preproc_T1w.nii.gz",
+        "sub-01_space-FLAIR_label-brain_mask.nii.gz", "sub-01_space-FLAIR_label-WMH_mask.nii.gz",
+        "sub-01_from-T1w_to-FLAIR_mode-image_xfm.txt",
+    } <= names  # fmt: skip
+    assert not [name for name in names if name.endswith(".nii.gz") and name.replace(".nii.gz", ".json") not in names]
+    beside = json.loads((out / "sub-01" / "anat" / "sub-01_space-FLAIR_desc-preproc_T1w.json").read_text())
+    assert beside["SkullStripped"] is True
+    assert beside["Steelyard"]["Alignment"]["LeftUntouched"] is True
+    assert beside["Steelyard"]["Versions"]["SimpleITK"]
+    assert beside["Steelyard"]["WhiteStripe"]["deviation"] > 0
+    assert set(beside["Steelyard"]["Inputs"]) == {"flair", "t1", "wmh", "brain"}
+    (ready, _) = read_bids(out).subjects
+    image = nibabel.load(ready.flair)
+    brain = nibabel.load(ready.brain).get_fdata() > 0
+    assert np.allclose(image.affine, heads.AFFINE)
+    assert not image.get_fdata()[~brain].any()
+    assert nibabel.load(ready.wmh).get_fdata().sum() == (heads.tissue(size=1.01) == 5).sum()
+
+
+def test_one_contrast_alone_is_processed_on_its_own_grid(tmp_path):
+    heads.write_subject(tmp_path / "bids", "t", seed=1, contrasts=("t1",))
+    heads.write_subject(tmp_path / "bids", "f", seed=2, contrasts=("flair",), ending=".nii")
+    assert outcomes(tmp_path / "bids", tmp_path / "out", Settings(brain="own")) == {"sub-f": "done", "sub-t": "done"}
+    assert (tmp_path / "out/sub-t/anat/sub-t_space-T1w_desc-preproc_T1w.nii.gz").is_file()
+    assert (tmp_path / "out/sub-f/anat/sub-f_space-FLAIR_desc-preproc_FLAIR.nii.gz").is_file()
+
+
+def test_unchanged_subjects_are_not_done_again_and_changed_ones_are(cohort, tmp_path):
+    out = tmp_path / "out"
+    outcomes(cohort, out)
+    stamps = {path: path.stat().st_mtime_ns for path in out.rglob("sub-*.nii.gz")}
+    assert outcomes(cohort, out) == {"sub-01": "unchanged", "sub-02": "unchanged"}
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("sub-*.nii.gz")} == stamps
+    heads.save(cohort / "sub-01/anat/sub-01_T1w.nii.gz", heads.scan("t1", heads.tissue(), seed=77))
+    assert outcomes(cohort, out) == {"sub-01": "done", "sub-02": "unchanged"}
+    (out / "sub-02/anat/sub-02_space-FLAIR_label-brain_mask.nii.gz").unlink()
+    assert outcomes(cohort, out) == {"sub-01": "unchanged", "sub-02": "done"}
+    other = Settings(brain="own", align="skip", bias="skip", stripe=0.1)
+    assert outcomes(cohort, out, other) == {"sub-01": "done", "sub-02": "done"}
+
+
+def test_workers_give_the_same_bytes_and_the_output_may_lie_in_the_dataset(cohort, tmp_path):
+    inside = cohort / "derivatives" / "ready"
+    assert outcomes(cohort, tmp_path / "one") == outcomes(cohort, inside, workers=2)
+    assert outcomes(cohort, inside, workers=2) == {"sub-01": "unchanged", "sub-02": "unchanged"}
+    for path in (tmp_path / "one").rglob("*.nii.gz"):
+        assert path.read_bytes() == (inside / path.relative_to(tmp_path / "one")).read_bytes()
+
+
+def test_a_killed_run_leaves_only_whole_files_and_goes_on(tmp_path):
+    root, out = tmp_path / "bids", tmp_path / "out"
+    for number in range(4):
+        heads.write_subject(root, str(number), seed=number)
+    command = [
+        sys.executable,
+        "-m",
+        "steelyard",
+        "preprocess",
+        str(root),
+        str(out),
+        "--brain",
+        "own",
+        "--align",
+        "skip",
+    ]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    while process.poll() is None and not list(out.rglob("*_T1w.nii.gz")):
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    for path in out.rglob("*.nii.gz"):
+        nibabel.load(path).get_fdata()
+    for path in out.rglob("*.json"):
+        json.loads(path.read_text())
+    done = sum((out / f"sub-{n}/anat/sub-{n}_space-FLAIR_desc-preproc_FLAIR.json").is_file() for n in range(4))
+    assert done < 4
+    found = outcomes(root, out, Settings(brain="own", align="skip"))
+    assert list(found.values()).count("unchanged") == done
+    assert list(found.values()).count("done") == 4 - done
+    assert not list(out.rglob("*.part"))
+
+
+def test_the_page_is_self_contained_and_lists_everyone(cohort, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["preprocess", str(cohort), str(out), "--brain", "own", "--align", "skip", "--bias", "skip"]) == 0
+    assert "Preprocessing: sub-01 (1 of 2, about" in capsys.readouterr().err
+    page = (out / "index.html").read_text()
+    assert page.count("data:image/jpeg;base64,") == 2
+    assert not re.search(r"(src|href)=\"(?!data:|#)", page)
+    assert (out / "figures" / "sub-01.jpg").stat().st_size > 20_000
+
+
+def test_outliers_come_first_and_say_why():
+    same = [{"brain_ml": 1400.0 + n, "information": 0.7} for n in range(8)]
+    verdicts = judge([*same, {"brain_ml": 1750.0, "information": 0.7}, {"brain_ml": 1402.0, "information": 0.25}])
+    assert all(not verdict.reasons for verdict in verdicts[:8])
+    assert verdicts[8].reasons == ("brain volume is unlike the others' (1.75e+03)",)
+    assert verdicts[9].reasons == ("T1w and FLAIR share 0.25 nats of information only",)
+    assert verdicts[9].score > verdicts[8].score > verdicts[0].score

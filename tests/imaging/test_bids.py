@@ -1,0 +1,136 @@
+import json
+import unicodedata
+
+import pytest
+
+import heads
+from steelyard.errors import UserError
+from steelyard.imaging.bids import GENERATOR, bids_label, read_bids
+from steelyard.imaging.pairs import Patterns, read_pairs
+
+
+def touch(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"")
+    return path
+
+
+def test_raw_bids_with_masks_in_derivatives(tmp_path):
+    heads.write_subject(tmp_path, "01")
+    (subject,) = read_bids(tmp_path).subjects
+    assert subject.key == "sub-01"
+    assert subject.flair.name == "sub-01_FLAIR.nii.gz"
+    assert subject.t1.name == "sub-01_T1w.nii.gz"
+    assert subject.wmh.name == "sub-01_space-FLAIR_label-WMH_mask.nii.gz"
+    assert subject.brain.name == "sub-01_space-FLAIR_label-brain_mask.nii.gz"
+
+
+def test_each_session_is_a_visit_of_its_own(tmp_path):
+    for session in ("a", "b"):
+        touch(tmp_path / "sub-1" / f"ses-{session}" / "anat" / f"sub-1_ses-{session}_FLAIR.nii")
+    masks = tmp_path / "derivatives" / "manual" / "sub-1" / "ses-b" / "anat"
+    touch(masks / "sub-1_ses-b_space-FLAIR_label-WMH_mask.nii.gz")
+    first, second = read_bids(tmp_path).subjects
+    assert (first.key, second.key) == ("sub-1_ses-a", "sub-1_ses-b")
+    assert (first.wmh is None, second.wmh is None) == (True, False)
+    assert first.flair.suffix == ".nii"
+    assert second.folder.as_posix() == "sub-1/ses-b/anat"
+
+
+def test_several_runs_are_ambiguous_until_one_is_chosen(tmp_path):
+    for run in ("01", "02"):
+        touch(tmp_path / "sub-1" / "anat" / f"sub-1_run-{run}_T1w.nii.gz")
+    touch(tmp_path / "sub-2" / "anat" / "sub-2_T1w.nii.gz")
+    dataset = read_bids(tmp_path)
+    assert [subject.key for subject in dataset.subjects] == ["sub-2"]
+    assert "sub-1: 2 files could be its t1: sub-1_run-01_T1w.nii.gz" in str(dataset.faults[0])
+    chosen = read_bids(tmp_path, choose=["run-2"])
+    assert [subject.t1.name for subject in chosen.subjects] == ["sub-1_run-02_T1w.nii.gz", "sub-2_T1w.nii.gz"]
+    with pytest.raises(UserError, match="key-value"):
+        read_bids(tmp_path, choose=["2"])
+
+
+def test_one_scan_as_nii_and_nii_gz_is_ambiguous(tmp_path):
+    for ending in (".nii", ".nii.gz"):
+        touch(tmp_path / "sub-1" / "anat" / f"sub-1_FLAIR{ending}")
+    assert "2 files could be its flair" in read_bids(tmp_path).faults[0].text
+
+
+def test_one_contrast_is_enough_and_none_is_a_fault(tmp_path):
+    touch(tmp_path / "sub-1" / "anat" / "sub-1_T1w.nii.gz")
+    touch(tmp_path / "sub-2" / "anat" / "sub-2_FLAIR.nii.gz")
+    touch(tmp_path / "sub-3" / "anat" / "sub-3_bold.nii.gz")
+    dataset = read_bids(tmp_path)
+    assert [subject.key for subject in dataset.subjects] == ["sub-1", "sub-2"]
+    assert "sub-1: no FLAIR; the T1w scan is processed alone" in map(str, dataset.notes)
+    assert "sub-2: no T1w; the FLAIR scan is processed alone" in map(str, dataset.notes)
+    assert list(map(str, dataset.faults)) == ["sub-3: there is neither a FLAIR nor a T1w scan"]
+
+
+def test_derivatives_are_read_with_the_masks_beside_them_and_our_own_are_nobodys_masks(tmp_path):
+    heads.write_subject(tmp_path, "01")
+    ours = tmp_path / "derivatives" / "steelyard"
+    for name in (
+        "desc-preproc_FLAIR",
+        "desc-preproc_T1w",
+        "label-brain_mask",
+        "label-WMH_mask",
+        "label-brain_desc-supplied_mask",
+    ):
+        touch(ours / "sub-01" / "anat" / f"sub-01_space-FLAIR_{name}.nii.gz")
+    touch(ours / "sub-01" / "anat" / "sub-01_desc-biasfield_FLAIR.nii.gz")
+    description = {"Name": "x", "DatasetType": "derivative", "GeneratedBy": [{"Name": GENERATOR}]}
+    (ours / "dataset_description.json").write_text(json.dumps(description))
+    (raw,) = read_bids(tmp_path).subjects
+    assert "manual" in raw.brain.parts
+    (ready,) = read_bids(ours).subjects
+    assert ready.flair.name == "sub-01_space-FLAIR_desc-preproc_FLAIR.nii.gz"
+    assert ready.brain.name == "sub-01_space-FLAIR_label-brain_mask.nii.gz"
+
+
+def test_subjects_that_become_one_are_duplicates(tmp_path):
+    composed, decomposed = (unicodedata.normalize(form, "é") for form in ("NFC", "NFD"))
+    for name in (composed, decomposed):
+        touch(tmp_path / f"sub-{name}" / "anat" / f"sub-{name}_FLAIR.nii.gz")
+    dataset = read_bids(tmp_path)
+    assert len(dataset.subjects) == 1
+    assert "the subject is there twice" in dataset.faults[0].text
+
+
+def test_labels_hold_letters_and_digits_and_stay_apart():
+    assert bids_label("José Núñez") == "JoseNunez"
+    assert bids_label("患者一") != bids_label("患者二")
+    assert all(bids_label(name).isalnum() and bids_label(name).isascii() for name in ("患者一", "a-b_c d", "Ж1"))
+
+
+def test_a_folder_that_is_not_there_or_holds_no_subject(tmp_path):
+    with pytest.raises(UserError, match="there is no such folder"):
+        read_bids(tmp_path / "absent")
+    with pytest.raises(UserError, match="no BIDS dataset"):
+        read_bids(tmp_path)
+
+
+def test_plain_folders_of_pairs_by_a_pattern(tmp_path):
+    for name in ("Ann Lee", "Bo"):
+        touch(tmp_path / f"{name}_FLAIR.nii.gz")
+    touch(tmp_path / "Ann Lee_T1.nii")
+    dataset = read_pairs(tmp_path, Patterns(flair="{subject}_FLAIR.nii.gz", t1="{subject}_T1.nii.gz"))
+    assert [(subject.name, subject.key) for subject in dataset.subjects] == [
+        ("Ann Lee", "sub-AnnLee"),
+        ("Bo", "sub-Bo"),
+    ]
+    assert dataset.subjects[0].t1.name == "Ann Lee_T1.nii"
+    assert dataset.subjects[1].t1 is None
+
+
+def test_plain_folders_of_folders_and_their_doubts(tmp_path):
+    for ending in (".nii", ".nii.gz"):
+        touch(tmp_path / "7" / f"7-t1{ending}")
+    dataset = read_pairs(tmp_path, Patterns(t1="{subject}/{subject}-t1.nii"))
+    assert "2 files could be its t1" in dataset.faults[0].text
+    with pytest.raises(UserError, match="no file fits"):
+        read_pairs(tmp_path, Patterns(t1="{subject}.nii"))
+    with pytest.raises(UserError, match=r"must hold \{subject\}"):
+        Patterns(t1="t1.nii")
+    with pytest.raises(UserError, match="a pattern for flair"):
+        Patterns()

@@ -1,0 +1,89 @@
+import numpy as np
+import pytest
+
+import heads
+from steelyard.errors import UserError
+from steelyard.imaging import slices
+from steelyard.imaging.bids import read_bids
+from steelyard.imaging.slices import SliceChoice, load_slices
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    heads.write_subject(tmp_path, "1", seed=1)
+    heads.write_subject(tmp_path, "2", seed=2, contrasts=("flair",))
+    return read_bids(tmp_path)
+
+
+def test_five_slices_a_subject_stacked_for_training(dataset):
+    chosen = load_slices(dataset, SliceChoice(shape=(64, 64)))
+    images, masks, owners = chosen.stack("flair")
+    assert images.shape == masks.shape == (10, 1, 64, 64)
+    assert images.dtype == masks.dtype == np.float32
+    assert owners == ["sub-1"] * 5 + ["sub-2"] * 5
+    assert chosen.stack("t1")[0].shape[0] == 5
+    assert masks.sum() > 0
+    assert images[masks > 0].mean() > 190
+
+
+def test_rows_run_from_anterior_to_posterior_and_columns_from_left_to_right(dataset):
+    subject = load_slices(dataset, SliceChoice(count=None))[0]
+    rows, columns = np.nonzero(subject.wmh.any(axis=0))
+    middle_row, middle_column = (
+        np.argwhere(subject.brain.any(axis=0)).min(0) + np.argwhere(subject.brain.any(axis=0)).max(0)
+    ) / 2
+    assert columns.mean() > middle_column
+    assert rows.mean() > middle_row
+    assert len(subject.indices) == subject.brain.shape[0] == subject.images["t1"].shape[0]
+
+
+def test_the_same_indices_in_every_subject_as_in_the_paper(dataset):
+    chosen = load_slices(dataset, SliceChoice(first=20))
+    assert [subject.indices for subject in chosen] == [range(20, 25), range(20, 25)]
+    with pytest.raises(UserError, match="slices 42 to 46 are wanted; there are 44"):
+        load_slices(dataset, SliceChoice(first=42))
+
+
+def test_cropping_and_padding_keep_every_voxel_they_can(dataset):
+    whole = load_slices(dataset, SliceChoice(count=3))[0]
+    padded = load_slices(dataset, SliceChoice(count=3, shape=(200, 210)))[0]
+    assert padded.brain.shape == (3, 200, 210)
+    assert padded.brain.sum() == whole.brain.sum()
+    assert padded.images["t1"].sum() == pytest.approx(whole.images["t1"].sum(), rel=1e-5)
+
+
+def test_the_cache_spares_the_volumes_until_one_changes(dataset, tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    first = load_slices(dataset, cache=cache)
+    monkeypatch.setattr(slices, "read_scan", lambda path: pytest.fail("a volume was read"))
+    second = load_slices(dataset, cache=cache)
+    assert np.array_equal(first[0].images["t1"], second[0].images["t1"])
+    assert np.array_equal(first[0].wmh, second[0].wmh)
+    monkeypatch.undo()
+    heads.save(dataset.subjects[0].t1, heads.scan("t1", heads.tissue(), seed=99))
+    assert not np.array_equal(load_slices(dataset, cache=cache)[0].images["t1"], first[0].images["t1"])
+    for kept in cache.iterdir():
+        kept.write_bytes(b"half")
+    assert np.array_equal(load_slices(dataset, cache=cache)[1].brain, first[1].brain)
+
+
+def test_slices_of_different_sizes_need_a_shape(dataset, tmp_path):
+    labels = heads.tissue((50, 72, 44))
+    path = dataset.subjects[1].flair
+    heads.save(path, heads.scan("flair", labels))
+    for mask, wanted in ((dataset.subjects[1].brain, labels >= 3), (dataset.subjects[1].wmh, labels == 5)):
+        heads.save(mask, heads.Volume(wanted, heads.AFFINE))
+    with pytest.raises(UserError, match="give a shape"):
+        load_slices(dataset).stack("flair")
+
+
+def test_raw_scans_on_two_grids_are_refused(dataset):
+    heads.save(dataset.subjects[0].t1, heads.scan("t1", heads.tissue((50, 72, 44))))
+    with pytest.raises(UserError, match="not on one grid; preprocess"):
+        load_slices(dataset)
+
+
+@pytest.mark.parametrize("wrong", [{"count": 0}, {"first": -1}, {"height": 1.5}, {"shape": (0, 5)}])
+def test_impossible_choices_are_refused(wrong):
+    with pytest.raises(UserError):
+        SliceChoice(**wrong)
