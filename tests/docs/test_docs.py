@@ -1,3 +1,4 @@
+import csv
 import importlib.util
 import json
 import re
@@ -6,8 +7,10 @@ import types
 from pathlib import Path
 
 import pytest
+import tyro
 
 import steelyard
+from steelyard.cli import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -71,6 +74,21 @@ def test_the_readme_states_the_benchmark_as_measured():
         for r in json.loads((ROOT / "docs" / "benchmark.json").read_text())
     ]
     assert rows == measured
+
+
+def test_the_readme_states_the_toys_errors_as_measured():
+    with (ROOT / "docs" / "noisy_labels.csv").open() as file:
+        errors = {row["method"]: float(row["error"]) for row in csv.DictReader(file) if row["domains"] == "2"}
+    stated = re.search(r"falls from ([\d.]+) to ([\d.]+) \(best possible: ([\d.]+)\)", (ROOT / "README.md").read_text())
+    assert stated.groups() == tuple(f"{errors[method]:.3f}" for method in ("equal", "greedy", "best"))
+
+
+def test_the_commands_of_the_readme_parse():
+    lines = "\n".join(blocks(ROOT / "README.md", "bash")).splitlines()
+    commands = [line.split("#")[0].split()[1:] for line in lines if line.startswith("steelyard ")]
+    assert {command[0] for command in commands} >= {"phantom", "preprocess"}
+    for command in commands:
+        tyro.extras.subcommand_cli_from_dict(COMMANDS, args=command)
 
 
 def test_the_reference_names_everything_public(build, tmp_path):
