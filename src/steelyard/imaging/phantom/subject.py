@@ -43,6 +43,7 @@ class Subject:
         flair: The FLAIR scan.
         wmh: The hyperintensities on FLAIR's grid: at least half of the voxel is lesion.
         brain: The brain on FLAIR's grid: at least half of the voxel lies inside.
+        white: White matter without lesions on FLAIR's grid: at least 95 % of the voxel.
         ideal_t1w: T1w on FLAIR's grid as perfect preprocessing would leave it: aligned, without bias,
             WhiteStripe normalised, 0 outside the brain. Its noise is that of the acquired scan.
         ideal_flair: FLAIR as perfect preprocessing would leave it.
@@ -53,6 +54,7 @@ class Subject:
     flair: Scan
     wmh: NDArray[np.bool_]
     brain: NDArray[np.bool_]
+    white: NDArray[np.bool_]
     ideal_t1w: FloatArray
     ideal_flair: FloatArray
 
@@ -96,6 +98,7 @@ def simulate(seed: int, number: int, scanner: Scanner) -> Subject:
         flair=flair,
         wmh=(in_lesion >= 0.5) & brain,
         brain=brain,
+        white=white,
         ideal_t1w=white_stripe(_aligned(t1w, flair.grid, traits.motion.matrix(), brain), brain, white),
         ideal_flair=white_stripe(flair.unshaded(), brain, white),
     )

@@ -42,14 +42,17 @@ def find_stripe(scan: Volume, *, brain: Volume, width: float = 0.05, depth_mm: f
     The stripe holds the brain's voxels whose rank lies within `width` of the rank of white matter's peak. Deep
     inside the brain white matter is the largest tissue on either contrast, so its peak is the mode of the voxels
     at least `depth_mm` from the brain's surface: one rule for both, with no guess about the order of the tissues.
-    Scaling or shifting the input scales and shifts the stripe with it.
+    Only the third of them where intensity changes least counts; the others hold the voxels in which tissues mix,
+    which would draw the peak towards grey matter. Scaling or shifting the input scales and shifts the stripe with it.
 
     Reference: Shinohara et al., Statistical normalization techniques for magnetic resonance imaging, 2014.
     """
     values = scan.voxels[brain.voxels].astype(np.float64)
-    deep = scan.voxels[_core(brain, depth_mm)].astype(np.float64)
+    deep = scan.voxels[_even_third(scan, _core(brain, depth_mm))].astype(np.float64)
     if len(deep) < _FEWEST:
-        raise UserError(f"only {len(deep)} voxels lie {depth_mm:g} mm inside the brain; WhiteStripe needs {_FEWEST}")
+        raise UserError(
+            f"only {len(deep)} even voxels lie {depth_mm:g} mm inside the brain; WhiteStripe needs {_FEWEST}"
+        )
     peak = largest_mode(deep)
     rank = float(np.mean(values < peak))
     lowest, highest = np.quantile(values, [max(rank - width, 0.0), min(rank + width, 1.0)])
@@ -78,6 +81,14 @@ def largest_mode(values: NDArray[np.float64]) -> float:
     density = ndimage.gaussian_filter1d(counts.astype(np.float64), max(1.0, bandwidth / bin_width), mode="nearest")
     at = int(density.argmax())
     return float(edges[at] + edges[at + 1]) / 2
+
+
+def _even_third(scan: Volume, region: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The third of a region where intensity changes least, along the axes that the scan resolves well."""
+    fine = [axis for axis in range(3) if scan.spacing[axis] <= 1.5 * min(scan.spacing)]
+    slopes = [ndimage.correlate1d(scan.voxels.astype(np.float64), [-1.0, 0.0, 1.0], axis=axis) for axis in fine]
+    slope = ndimage.uniform_filter(np.sqrt(sum(s**2 for s in slopes)), [3 if axis in fine else 1 for axis in range(3)])
+    return region & (slope <= np.quantile(slope[region], 1 / 3)) if region.any() else region
 
 
 def _core(brain: Volume, depth_mm: float) -> NDArray[np.bool_]:
