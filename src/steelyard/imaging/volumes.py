@@ -139,7 +139,7 @@ def _check_affine(path: Path, affine: NDArray[np.float64], shape: tuple[int, ...
     cosines = np.abs(directions.T @ directions - np.eye(3))
     if cosines.max() > _SHEAR:
         raise UserError(f"{path}: the axes of the grid are not at right angles; the affine is absurd.")
-    if np.abs(affine[:3, 3]).max() > 10 * _EXTENT_MM[1]:
+    if np.abs(affine[:3, 3]).max() > 2 * _EXTENT_MM[1]:
         raise UserError(f"{path}: the grid lies metres from the scanner's centre; the affine is absurd.")
 
 

@@ -9,6 +9,8 @@ from steelyard.imaging.grids import from_image, itk_text, mean_displacement, res
 from steelyard.imaging.preprocessing import Settings, prepare
 from steelyard.imaging.preprocessing.bias import correct_bias
 from steelyard.imaging.preprocessing.pipeline import dice
+from steelyard.imaging.preprocessing.quality import judge
+from steelyard.imaging.preprocessing.record import measures
 from steelyard.imaging.preprocessing.register import align, keep_if_aligned
 from steelyard.imaging.preprocessing.whitestripe import find_stripe
 from steelyard.imaging.volumes import Volume, canonical
@@ -144,6 +146,46 @@ def test_masks_drawn_on_t1_follow_it_to_flair(tmp_path):
     assert dice(done.masks["wmh"].voxels, labels == 5) > 0.7 > 0.5 > dice(untouched, labels == 5)
     assert done.alignment is not None
     assert not done.alignment.kept
+
+
+def pair(tmp_path, *, t1, **others):
+    return Subject(
+        name="1",
+        label="1",
+        flair=heads.save(tmp_path / "f.nii", heads.scan("flair", LABELS)),
+        t1=heads.save(tmp_path / "t.nii", t1),
+        brain=heads.save(tmp_path / "b.nii", BRAIN),
+        **others,
+    )
+
+
+def test_brain_outside_the_field_of_view_of_t1_is_left_out_of_it_and_told(tmp_path):
+    whole = heads.scan("t1", LABELS, seed=1)
+    top = int(np.flatnonzero(BRAIN.voxels.any(axis=(0, 1)))[-1]) - 2
+    cut = Volume(whole.voxels[:, :, :top], whole.affine)
+    done = prepare(pair(tmp_path, t1=cut), Settings(brain="own", align="skip", bias="skip"))
+    beyond = BRAIN.voxels.copy()
+    beyond[:, :, :top] = False
+    assert beyond.any()
+    assert done.t1_missing == pytest.approx(float(beyond.sum()) / BRAIN.voxels.sum(), abs=1e-6)
+    assert not done.channels["t1"].ready.voxels[beyond].any()
+    assert done.channels["flair"].ready.voxels[beyond].any()
+    assert "outside T1w's field of view" in judge([measures(done)])[0].reasons[0]
+
+
+def test_one_image_as_both_contrasts_is_refused(tmp_path):
+    again = heads.scan("flair", LABELS)
+    with pytest.raises(UserError, match=r"t\.nii: shows the same image as .*f\.nii"):
+        prepare(pair(tmp_path, t1=again.with_voxels(again.voxels * 2 + 5)), Settings(brain="own", align="skip"))
+
+
+def test_a_scan_that_is_normalised_already_is_refused_unless_told(tmp_path):
+    t1 = heads.scan("t1", LABELS, seed=1)
+    centred = t1.with_voxels(t1.voxels - float(np.percentile(t1.voxels[BRAIN.voxels], 90)))
+    subject = pair(tmp_path, t1=centred)
+    with pytest.raises(UserError, match=r"t\.nii: the brain's median is not positive.*--bias skip --normalise skip"):
+        prepare(subject, Settings(brain="own", align="skip"))
+    assert prepare(subject, Settings(brain="own", align="skip", bias="skip", normalise="skip"))
 
 
 def test_every_step_can_be_skipped(tmp_path):

@@ -20,10 +20,12 @@ from steelyard.imaging.preprocessing.settings import Settings
 from steelyard.imaging.preprocessing.whitestripe import Stripe, find_stripe
 from steelyard.imaging.volumes import Volume, read_mask, read_scan
 
-# Once aligned, two scans of one head share 0.45 nats and more and their brains overlap by 0.97; T1 and FLAIR of
-# different people shared 0.10 to 0.17 and overlapped by 0.82 to 0.95.
+# Once aligned, twelve real pairs and the phantoms share 0.45 nats and more and their brains overlap by 0.969 and more;
+# T1 and FLAIR of different people shared 0.10 to 0.17 (real) or 0.33 (phantom) and overlapped by 0.82 to 0.95.
 _LEAST_INFORMATION = 0.2
 _LEAST_OVERLAP = 0.85
+_LITTLE_INFORMATION, _LITTLE_OVERLAP = 0.4, 0.96  # each may happen to a pair of one head, both together not
+_SAME_IMAGE = 0.995  # correlation within the brain; T1 and FLAIR of one head are far below
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Prepared:
         masks: Supplied masks on the output grid, `wmh` and `brain`.
         alignment: How T1 came to FLAIR; none with one contrast.
         overlap: Dice of the brains found on T1 and on FLAIR, once aligned.
+        t1_missing: The share of the brain that lies outside T1's field of view; there T1 is 0.
         seconds: What each step took.
     """
 
@@ -65,6 +68,7 @@ class Prepared:
     masks: dict[str, Volume] = field(default_factory=dict)
     alignment: Alignment | None = None
     overlap: float | None = None
+    t1_missing: float | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -81,6 +85,7 @@ def prepare(subject: Subject, settings: Settings) -> Prepared:
         paths = {"flair": subject.flair, "t1": subject.t1}
         scans = {contrast: read_scan(path) for contrast, path in paths.items() if path is not None}
         masks = _read_masks(subject, scans, settings)
+    whole_t1 = scans.get("t1", next(iter(scans.values())))
     main = "flair" if "flair" in scans else "t1"
     with _timed(seconds, "brain"):
         brains = _find_brains(subject, scans, masks, settings)
@@ -91,9 +96,21 @@ def prepare(subject: Subject, settings: Settings) -> Prepared:
     for name, mask in masks.items():
         at_home = mask.same_grid(scans[main])
         done.masks[name] = mask if at_home else _follow(mask, scans["flair"], done.alignment)
+    reach = dict.fromkeys(scans, done.brain)
+    if done.alignment is not None:
+        reach["t1"] = _within_view(whole_t1, done)
     for contrast, scan in scans.items():
-        done.channels[contrast] = _finish(scan, paths[contrast], settings, done=done)
+        done.channels[contrast] = _finish(scan, paths[contrast], settings, brain=reach[contrast], seconds=seconds)
     return done
+
+
+def _within_view(t1: Volume, done: Prepared) -> Volume:
+    """The part of the brain that T1's field of view reaches."""
+    assert done.alignment is not None  # noqa: S101
+    everywhere = t1.with_voxels(np.ones(t1.voxels.shape, dtype=bool))
+    seen = _follow(everywhere, done.brain, done.alignment).voxels & done.brain.voxels
+    done.t1_missing = 1 - float(seen.sum()) / float(done.brain.voxels.sum())
+    return done.brain.with_voxels(seen)
 
 
 @contextmanager
@@ -166,12 +183,16 @@ def _bring_together(
         found = keep_if_aligned(found, one_grid=one_grid, tolerance_mm=settings.aligned_mm)
     done.alignment = found
     scans["t1"] = t1 if found.kept and one_grid else resample(t1, flair, found.matrix)
+    inside = brains["flair"].voxels
+    if np.corrcoef(flair.voxels[inside], scans["t1"].voxels[inside])[0, 1] > _SAME_IMAGE:
+        raise UserError(f"{subject.t1}: shows the same image as {subject.flair}; one of them is of the other contrast.")
     if found.information is not None and found.information < _LEAST_INFORMATION:
         raise _strangers(subject, f"once aligned, they share {found.information:.2f} nats of information only")
     if "t1" not in brains:
         return
     done.overlap = dice(_follow(brains["t1"], flair, found).voxels, brains["flair"].voxels)
-    if done.overlap < _LEAST_OVERLAP:
+    little = found.information is not None and found.information < _LITTLE_INFORMATION
+    if done.overlap < _LEAST_OVERLAP or (little and done.overlap < _LITTLE_OVERLAP):
         raise _strangers(subject, f"once aligned, their brains overlap by a Dice of {done.overlap:.2f} only")
 
 
@@ -194,21 +215,28 @@ def dice(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> float:
     return 2.0 * int((first & second).sum()) / total if total else 1.0
 
 
-def _finish(aligned: Volume, path: Path | None, settings: Settings, *, done: Prepared) -> Channel:
+def _finish(
+    aligned: Volume, path: Path | None, settings: Settings, *, brain: Volume, seconds: dict[str, float]
+) -> Channel:
     """Correct, strip and normalise one contrast on the output grid."""
     corrected, bias, stripe = aligned, None, None
     if settings.bias == "n4":
-        with _timed(done.seconds, "bias"):
-            correction = correct_bias(aligned, brain=done.brain)
+        if not np.median(aligned.voxels[brain.voxels]) > 0:
+            raise UserError(
+                f"{path}: the brain's median is not positive, as if the scan were normalised already; "
+                "--bias skip --normalise skip takes it as it is."
+            )
+        with _timed(seconds, "bias"):
+            correction = correct_bias(aligned, brain=brain)
             corrected, bias = correction.scan, correction.field
-    with _timed(done.seconds, "whitestripe"):
+    with _timed(seconds, "whitestripe"):
         ready = corrected
         if settings.normalise == "whitestripe":
             try:
-                stripe = find_stripe(corrected, brain=done.brain, width=settings.stripe, depth_mm=settings.depth_mm)
+                stripe = find_stripe(corrected, brain=brain, width=settings.stripe, depth_mm=settings.depth_mm)
             except UserError as error:
                 raise UserError(f"{path}: {error}.") from error
             ready = stripe.apply(corrected)
     if settings.brain != "skip":
-        ready = ready.with_voxels(np.where(done.brain.voxels, ready.voxels, np.float32(0)))
+        ready = ready.with_voxels(np.where(brain.voxels, ready.voxels, np.float32(0)))
     return Channel(aligned, corrected, ready, bias, stripe)

@@ -13,6 +13,7 @@ _LIMITS = {
     "information": (0.3, np.inf, "T1w and FLAIR share {:.2f} nats of information only"),
     "brain_ml": (900.0, 2000.0, "the brain holds {:.0f} ml"),
     "moved_mm": (0.0, 20.0, "T1w was moved by {:.1f} mm"),
+    "t1_missing": (0.0, 0.005, "{:.1%} of the brain lies outside T1w's field of view; T1w is 0 there"),
     "flair_bias_sd": (0.0, 0.25, "FLAIR's bias field varies by {:.0%}"),
     "t1_bias_sd": (0.0, 0.25, "T1w's bias field varies by {:.0%}"),
 }

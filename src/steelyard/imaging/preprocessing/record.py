@@ -64,6 +64,8 @@ def measures(done: Prepared) -> dict[str, float]:
             numbers["information"] = done.alignment.information
     if done.overlap is not None:
         numbers["brain_overlap"] = done.overlap
+    if done.t1_missing is not None:
+        numbers["t1_missing"] = done.t1_missing
     if "brain" in done.masks:
         numbers["supplied_brain_dice"] = dice(inside, done.masks["brain"].voxels)
     if "wmh" in done.masks:
