@@ -252,3 +252,18 @@ def test_plain_folders_of_folders_and_their_doubts(tmp_path):
         Patterns(t1="t1.nii")
     with pytest.raises(UserError, match="a pattern for flair"):
         Patterns()
+
+
+def test_a_file_that_may_not_be_looked_at_stops_no_other(tmp_path, monkeypatch):
+    for name in "12":
+        touch(tmp_path / name / "flair.nii")
+    kind = type(tmp_path)
+    real = kind.is_file
+
+    def refuse(self, *rest):
+        if self.parent.name == "1":
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        return real(self, *rest)
+
+    monkeypatch.setattr(kind, "is_file", refuse)
+    assert len(read_pairs(tmp_path, Patterns(flair="{subject}/flair.nii")).subjects) == 2

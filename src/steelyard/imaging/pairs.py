@@ -128,7 +128,15 @@ def _matches(root: Path, pattern: str) -> Iterator[tuple[str, Path]]:
     try:
         for path in sorted(root.glob("/".join("*" for _ in pattern.split("/")))):
             match = regex.fullmatch(path.relative_to(root).as_posix())
-            if match and path.is_file():
+            if match and _may_be_file(path):
                 yield match["subject"], path
     except OSError as error:
         raise UserError(f"{root}: cannot be read, {reason(error)}.") from error
+
+
+def _may_be_file(path: Path) -> bool:
+    """Whether this is a file; one that may not be looked at is its subject's fault, said when it is read."""
+    try:
+        return path.is_file()
+    except PermissionError:
+        return True
