@@ -48,6 +48,15 @@ def test_the_command_makes_heads(tmp_path, capsys, monkeypatch):
     assert "sub-001 (1 of 1" in capsys.readouterr().err
 
 
+def test_heads_of_a_run_that_was_stopped_do_not_count_in_the_estimate(tmp_path, capsys, monkeypatch):
+    (tmp_path / "sub-001").mkdir()
+    monkeypatch.setattr("steelyard.imaging.phantom.write_cohort", lambda *_: iter(("sub-001", "sub-002")))
+    assert main(["phantom", str(tmp_path), "--subjects", "3"]) == 0
+    said = capsys.readouterr().err
+    assert "sub-001 (1 of 3)\n" in said
+    assert "sub-002 (2 of 3, about 0 s left)" in said
+
+
 @pytest.mark.parametrize("terminal", [False, True])
 def test_progress_tells_how_much_is_left(terminal):
     out = io.StringIO()

@@ -1,12 +1,16 @@
+import errno
+import gzip
 import json
+import shutil
 import unicodedata
+from functools import partial
 
 import pytest
 
 import heads
 from steelyard.errors import UserError
 from steelyard.imaging.bids import GENERATOR, bids_label, read_bids
-from steelyard.imaging.pairs import Patterns, read_pairs
+from steelyard.imaging.pairs import Patterns, read_pairs, refuse_copies
 
 
 def touch(path):
@@ -50,10 +54,124 @@ def test_several_runs_are_ambiguous_until_one_is_chosen(tmp_path):
         read_bids(tmp_path, choose=["2"])
 
 
-def test_one_scan_as_nii_and_nii_gz_is_ambiguous(tmp_path):
-    for ending in (".nii", ".nii.gz"):
-        touch(tmp_path / "sub-1" / "anat" / f"sub-1_FLAIR{ending}")
-    assert "2 files could be its flair" in read_bids(tmp_path).faults[0].text
+def test_one_scan_as_nii_and_nii_gz_is_one_if_the_bytes_are(tmp_path):
+    plain = touch(tmp_path / "sub-1" / "anat" / "sub-1_FLAIR.nii")
+    plain.write_bytes(b"scan")
+    packed = plain.with_name("sub-1_FLAIR.nii.gz")
+    packed.write_bytes(gzip.compress(b"scan"))
+    (subject,) = read_bids(tmp_path).subjects
+    assert subject.flair == packed
+    (pair,) = read_pairs(plain.parent, Patterns(flair="{subject}_FLAIR.nii")).subjects
+    assert pair.flair == packed
+    for other in (gzip.compress(b"other"), b"no gzip"):
+        packed.write_bytes(other)
+        assert "2 files could be its flair" in read_bids(tmp_path).faults[0].text
+
+
+def test_a_file_without_the_chosen_entity_gives_way(tmp_path):
+    anat = tmp_path / "sub-1" / "anat"
+    for name in ("FLAIR", "acq-3D_FLAIR", "T1w", "label-WMH_mask", "label-lesion_mask", "label-brain_mask"):
+        touch(anat / f"sub-1_{name}.nii.gz")
+    (fault,) = read_bids(tmp_path).faults
+    assert "could be its flair: sub-1_FLAIR.nii.gz, sub-1_acq-3D_FLAIR.nii.gz; choose one" in fault.text
+    assert "such as --choose acq-3D" in fault.text
+    assert "such as --choose label-WMH" in fault.text
+    (subject,) = read_bids(tmp_path, choose=["acq-3D", "label-WMH"]).subjects
+    assert [path.name.removeprefix("sub-1_") for path in subject.files] == [
+        "acq-3D_FLAIR.nii.gz",
+        "T1w.nii.gz",
+        "label-WMH_mask.nii.gz",
+        "label-brain_mask.nii.gz",
+    ]
+
+
+def test_masks_of_one_name_in_two_places_are_told_by_their_folders(tmp_path):
+    touch(tmp_path / "sub-1" / "anat" / "sub-1_FLAIR.nii")
+    for rater in ("ann", "bo"):
+        touch(tmp_path / "derivatives" / rater / "sub-1" / "anat" / "sub-1_label-WMH_mask.nii")
+    text = read_bids(tmp_path).faults[0].text
+    assert "/ann/" in text
+    assert text.endswith("; keep one of them")
+
+
+def test_scans_beside_session_folders_are_a_visit_too(tmp_path):
+    touch(tmp_path / "sub-1" / "anat" / "sub-1_T1w.nii")
+    touch(tmp_path / "sub-1" / "ses-a" / "anat" / "sub-1_ses-a_T1w.nii")
+    assert [subject.key for subject in read_bids(tmp_path).subjects] == ["sub-1", "sub-1_ses-a"]
+
+
+@pytest.mark.parametrize("method", ["iterdir", "is_dir"])
+def test_a_folder_that_cannot_be_listed_is_its_subjects_fault(tmp_path, monkeypatch, method):
+    for name in "12":
+        touch(tmp_path / f"sub-{name}" / "anat" / f"sub-{name}_T1w.nii")
+    kind = type(tmp_path)
+    real = getattr(kind, method)
+
+    def refuse(self, *rest):
+        if self.parent.name == "sub-1" if method == "is_dir" else self.name == "sub-1":
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        return real(self, *rest)
+
+    monkeypatch.setattr(kind, method, refuse)
+    dataset = read_bids(tmp_path)
+    assert [subject.key for subject in dataset.subjects] == ["sub-2"]
+    (fault,) = dataset.faults
+    assert fault.subject == "sub-1"
+    assert "cannot be read, permission denied" in fault.text
+
+
+def test_ambiguous_brain_masks_are_a_note_where_none_is_needed(tmp_path):
+    for name in ("FLAIR", "desc-a_label-brain_mask", "desc-b_label-brain_mask"):
+        touch(tmp_path / f"sub-1_{name}.nii")
+        touch(tmp_path / "sub-1" / "anat" / f"sub-1_{name}.nii")
+    touch(tmp_path / "sub-1_brain.nii").write_bytes(b"one")
+    touch(tmp_path / "sub-1_brain.nii.gz").write_bytes(b"two")
+    patterns = Patterns(flair="{subject}_FLAIR.nii", brain="{subject}_brain.nii")
+    for read in (partial(read_bids, tmp_path), partial(read_pairs, tmp_path, patterns)):
+        assert "2 files could be its brain" in read().faults[0].text
+        dataset = read(optional=("brain",))
+        (subject,) = dataset.subjects
+        assert subject.brain is None
+        assert any("2 files could be its brain" in note.text for note in dataset.notes)
+
+
+def test_two_faults_of_one_subject_are_one_remark(tmp_path):
+    for name in ("run-1_T1w", "run-2_T1w", "run-1_FLAIR", "run-2_FLAIR"):
+        touch(tmp_path / "sub-1" / "anat" / f"sub-1_{name}.nii")
+    (fault,) = read_bids(tmp_path).faults
+    assert "its flair" in fault.text
+    assert "its t1" in fault.text
+
+
+def test_copies_are_refused_in_both_subjects_and_each_names_the_other(tmp_path):
+    for seed, name in enumerate("abc"):
+        heads.write_subject(tmp_path, name, seed=seed)
+    paths = {name: tmp_path / f"sub-{name}" / "anat" / f"sub-{name}_FLAIR.nii.gz" for name in "abc"}
+    shutil.copy(paths["a"], paths["b"])
+    dataset = refuse_copies(read_bids(tmp_path))
+    assert [subject.key for subject in dataset.subjects] == ["sub-c"]
+    assert list(map(str, dataset.faults)) == [
+        f"sub-{one}: {paths[one]} is the same file as {paths[other]} of sub-{other}; one head has two names"
+        for one, other in ("ab", "ba")
+    ]
+
+
+def test_one_scan_as_both_contrasts_is_refused(tmp_path):
+    anat = heads.write_subject(tmp_path, "a")
+    shutil.copy(anat / "sub-a_FLAIR.nii.gz", anat / "sub-a_T1w.nii.gz")
+    dataset = refuse_copies(read_bids(tmp_path))
+    assert not dataset.subjects
+    (fault,) = dataset.faults
+    assert fault.text.endswith("are the same file")
+
+
+def test_files_that_cannot_be_read_are_no_copies(tmp_path):
+    for name in "ab":
+        touch(tmp_path / f"sub-{name}/anat/sub-{name}_FLAIR.nii")
+    first, second = refuse_copies(read_bids(tmp_path)).faults
+    assert "sub-a_FLAIR.nii" in first.text
+    assert "sub-b_FLAIR.nii" in second.text
+    assert "same file" not in first.text + second.text
 
 
 def test_one_contrast_is_enough_and_none_is_a_fault(tmp_path):
@@ -125,7 +243,7 @@ def test_plain_folders_of_pairs_by_a_pattern(tmp_path):
 
 def test_plain_folders_of_folders_and_their_doubts(tmp_path):
     for ending in (".nii", ".nii.gz"):
-        touch(tmp_path / "7" / f"7-t1{ending}")
+        touch(tmp_path / "7" / f"7-t1{ending}").write_bytes(ending.encode())
     dataset = read_pairs(tmp_path, Patterns(t1="{subject}/{subject}-t1.nii"))
     assert "2 files could be its t1" in dataset.faults[0].text
     with pytest.raises(UserError, match="no file fits"):
@@ -134,3 +252,18 @@ def test_plain_folders_of_folders_and_their_doubts(tmp_path):
         Patterns(t1="t1.nii")
     with pytest.raises(UserError, match="a pattern for flair"):
         Patterns()
+
+
+def test_a_file_that_may_not_be_looked_at_stops_no_other(tmp_path, monkeypatch):
+    for name in "12":
+        touch(tmp_path / name / "flair.nii")
+    kind = type(tmp_path)
+    real = kind.is_file
+
+    def refuse(self, *rest):
+        if self.parent.name == "1":
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        return real(self, *rest)
+
+    monkeypatch.setattr(kind, "is_file", refuse)
+    assert len(read_pairs(tmp_path, Patterns(flair="{subject}/flair.nii")).subjects) == 2

@@ -27,12 +27,14 @@ class Phantom(Command):
 
     def run(self) -> int:
         """Make the subjects, show the progress."""
-        from steelyard.cli.progress import track
+        from steelyard.cli.progress import Idle, track
         from steelyard.imaging.phantom import Cohort, write_cohort
 
         cohort = Cohort(subjects=self.subjects, seed=self.seed, scanner=self.scanner, workers=self.workers)
         try:
-            track(write_cohort(self.out, cohort), total=self.subjects, title="Making heads")
+            earlier = {path.name for path in self.out.glob("sub-*")}
+            names = (Idle(name) if name in earlier else name for name in write_cohort(self.out, cohort))
+            track(names, total=self.subjects, title="Making heads")
         except OSError as error:
             raise UserError(f"cannot write {error.filename or self.out}: {error.strerror or error}.") from error
         return 0

@@ -1,7 +1,7 @@
 """`steelyard preprocess`: from raw scans to training data."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from steelyard.cli.command import Command
+from steelyard.errors import UserError
 
 if TYPE_CHECKING:
-    from steelyard.imaging.bids import Dataset
+    from steelyard.imaging.bids import Dataset, Remark
     from steelyard.imaging.preprocessing import Outcome
 
 
@@ -63,8 +64,11 @@ class Preprocess(Command):
             empty_wmh=self.empty_wmh,
         )
         dataset = self._read()
-        for remark in (*dataset.faults, *dataset.notes):
-            _say(str(remark))
+        for remark in dataset.faults:
+            _say(f"failed: {remark}")
+        for line in _summary(dataset.notes):
+            _say(line)
+        known = {str(remark) for remark in dataset.faults}
         failures: list[str] = []
         total = len(dataset.subjects) + len(dataset.faults)
         outcomes = preprocess(dataset, self.out, settings=settings, workers=self.workers)
@@ -73,30 +77,51 @@ class Preprocess(Command):
         except KeyboardInterrupt:
             _say("stopped; the same command goes on from here.")
             return 130
-        return self._sum_up(total, failures)
+        return self._sum_up(total, failures, known)
 
     def _read(self) -> "Dataset":
         from steelyard.imaging.bids import read_bids
-        from steelyard.imaging.pairs import Patterns, read_pairs
+        from steelyard.imaging.pairs import Patterns, read_pairs, refuse_copies
 
+        optional = () if self.brain == "own" else ("brain",)
         if self.flair is None and self.t1 is None:
-            return read_bids(self.source, choose=self.choose)
+            if self.wmh is not None or self.brain_mask is not None:
+                raise UserError("--wmh and --brain-mask are for plain folders; they need --flair or --t1 as well.")
+            return refuse_copies(read_bids(self.source, choose=self.choose, optional=optional))
+        if self.choose:
+            raise UserError("--choose is for BIDS datasets; with --flair or --t1 the patterns say which file is meant.")
         patterns = Patterns(flair=self.flair, t1=self.t1, wmh=self.wmh, brain=self.brain_mask)
-        return read_pairs(self.source, patterns)
+        return refuse_copies(read_pairs(self.source, patterns, optional=optional))
 
-    def _sum_up(self, total: int, failures: list[str]) -> int:
+    def _sum_up(self, total: int, failures: list[str], known: set[str]) -> int:
         for line in failures:
-            _say(f"failed: {line}")
+            if line not in known:
+                _say(f"failed: {line}")
         _say(f"{total - len(failures)} of {total} subjects are ready; look at {self.out / 'index.html'}")
         return 2 if failures else 0
 
 
+def _summary(notes: "Sequence[Remark]") -> Iterator[str]:
+    """Yield one line per kind of note, however many subjects it holds for."""
+    kinds: dict[str, list[str]] = {}
+    for note in notes:
+        kinds.setdefault(note.text, []).append(note.subject)
+    for text, subjects in kinds.items():
+        if len(subjects) == 1:
+            yield f"{subjects[0]}: {text}"
+        else:
+            shown = ", ".join(subjects[:3]) + (", …" if len(subjects) > 3 else "")
+            yield f"{len(subjects)} subjects have {text}: {shown}"
+
+
 def _watch(outcomes: "Iterator[Outcome]", failures: list[str]) -> Iterator[str]:
     """Yield what the progress shows, and keep what failed."""
+    from steelyard.cli.progress import Idle
+
     for outcome in outcomes:
         if outcome.status == "failed":
             failures.append(outcome.message)
-        yield outcome.key if outcome.status == "done" else f"{outcome.key} {outcome.status}"
+        yield outcome.key if outcome.status == "done" else Idle(f"{outcome.key} {outcome.status}")
 
 
 def _say(line: str) -> None:

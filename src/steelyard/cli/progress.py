@@ -1,24 +1,68 @@
 """How long work shows itself: a bar with an estimate on a terminal, plain lines elsewhere."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from datetime import timedelta
 from time import monotonic
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+
+class Idle(str):
+    """The name of a thing that is finished without work, such as one that was done before."""
+
+    __slots__ = ()
+
+
+class Estimate:
+    """How long the rest will take, from the things that took work.
+
+    Args:
+        total: How many things there will be.
+        clock: Tells the time in seconds.
+    """
+
+    def __init__(self, total: int, clock: Callable[[], float] = monotonic) -> None:
+        self._total = total
+        self._clock = clock
+        self._start = self._last = clock()
+        self._done = self._worked = 0
+
+    def finish(self, name: str) -> None:
+        """Count a thing that is finished; time before the first that took work does not count."""
+        self._last = self._clock()
+        self._done += 1
+        if not isinstance(name, Idle):
+            self._worked += 1
+        elif not self._worked:
+            self._start = self._last
+
+    def left(self) -> float | None:
+        """Return the seconds left, fewer as time passes; none as long as nothing took work."""
+        rest = self._total - self._done
+        if rest and not self._worked:
+            return None
+        spent = (self._last - self._start) / self._worked * rest if rest else 0.0
+        return max(0.0, spent - (self._clock() - self._last))
+
+
+class _Left(ProgressColumn):
+    def __init__(self, estimate: Estimate) -> None:
+        super().__init__()
+        self._estimate = estimate
+
+    def render(self, task: Task) -> Text:
+        del task
+        left = self._estimate.left()
+        return Text("-:--:--" if left is None else str(timedelta(seconds=round(left))), style="progress.remaining")
 
 
 def track(names: Iterable[str], *, total: int, title: str, console: Console | None = None) -> None:
     """Consume an iterable that yields the name of each thing as it is finished, and show how far it is.
 
     Args:
-        names: Yields once per finished thing.
+        names: Yields once per finished thing; `Idle` names do not count in the estimate.
         total: How many there will be.
         title: What is being done.
         console: Where to show it; standard error if not given.
@@ -31,22 +75,26 @@ def track(names: Iterable[str], *, total: int, title: str, console: Console | No
 
 
 def _bar(names: Iterable[str], total: int, title: str, console: Console) -> None:
+    estimate = Estimate(total)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TextColumn("left"),
-        TimeRemainingColumn(),
+        _Left(estimate),
     )
     with Progress(*columns, console=console) as progress:
         task = progress.add_task(title, total=total)
-        for _ in names:
+        for name in names:
+            estimate.finish(name)
             progress.advance(task)
 
 
 def _lines(names: Iterable[str], total: int, title: str, console: Console) -> None:
-    start = monotonic()
+    estimate = Estimate(total)
     for done, name in enumerate(names, start=1):
-        left = (monotonic() - start) / done * (total - done)
-        console.print(f"{title}: {name} ({done} of {total}, about {left:.0f} s left)", soft_wrap=True, highlight=False)
+        estimate.finish(name)
+        left = estimate.left()
+        rest = "" if left is None else f", about {left:.0f} s left"
+        console.print(f"{title}: {name} ({done} of {total}{rest})", soft_wrap=True, highlight=False)

@@ -1,10 +1,12 @@
 """Which subjects there are, and which scans and masks belong to each: BIDS datasets, raw or derivative."""
 
+import gzip
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -18,6 +20,7 @@ SUFFIX = {"flair": "FLAIR", "t1": "T1w"}
 """The BIDS suffix of each contrast."""
 
 _MASK_LABELS = {"wmh": ("wmh", "lesion"), "brain": ("brain",)}
+_ROLE_ENTITIES = ("label", "desc")  # these tell masks from each other; choosing one must not drop the others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,50 +89,71 @@ class Dataset:
     notes: tuple[Remark, ...]
 
 
-def read_bids(root: Path, *, choose: Sequence[str] = ()) -> Dataset:
+@dataclass
+class Found:
+    """A subject as it was read, with what keeps it from being worked on and what does not."""
+
+    subject: Subject
+    doubts: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def read_bids(root: Path, *, choose: Sequence[str] = (), optional: Collection[str] = ()) -> Dataset:
     """Read a BIDS dataset.
 
     Args:
         root: The dataset, raw (masks are looked for in `derivatives/`) or derivative (masks lie beside the scans).
         choose: Entities that settle which of several files is meant, such as `run-1` or `acq-3D`.
+        optional: Roles, such as `brain`, that are not needed: what is ambiguous about them is a note, no fault.
 
     Raises:
         UserError: The folder cannot be read or holds no subject.
     """
     wanted = [_entity(text) for text in choose]
-    visits: list[tuple[Subject, list[Path]]] = []
-    for folder in _folders(root, "sub-"):
-        name = folder.name.removeprefix("sub-")
-        person = Subject(name=name, label=bids_label(name))
-        sessions = _folders(folder, "ses-")
-        visits += [
-            (replace(person, session=bids_label(session.name.removeprefix("ses-"))), _images(root, session))
-            for session in sessions
-        ]
-        if not sessions:
-            visits.append((person, _images(root, folder)))
-    if not visits:
+    if not root.is_dir():
+        raise UserError(f"{root}: there is no such folder.")
+    people = _folders(root, "sub-")
+    if not people:
         raise UserError(f"{root}: there is no sub-… folder; this is no BIDS dataset.")
-    found = [_resolve(visit, files, wanted) for visit, files in visits]
+    found: list[Found] = []
+    for person in people:
+        name = person.name.removeprefix("sub-")
+        subject = Subject(name=name, label=bids_label(name))
+        try:
+            visits = [(replace(subject, session=session), folder) for session, folder in _visits(person)]
+            found += [_resolve(visit, _images(root, folder), wanted, optional) for visit, folder in visits]
+        except UserError as error:
+            found.append(Found(subject, [str(error)]))
     return assemble(root, found)
 
 
-def assemble(root: Path, found: Iterable[tuple[Subject, Sequence[str]]]) -> Dataset:
+def _visits(person: Path) -> Iterator[tuple[str | None, Path]]:
+    """Yield each session of a person and its folder, and what lies outside any session."""
+    sessions = _folders(person, "ses-")
+    if not sessions or any(_plays(path, role) for path in _niftis(person / "anat") for role in SUFFIX):
+        yield None, person
+    for session in sessions:
+        yield bids_label(session.name.removeprefix("ses-")), session
+
+
+def assemble(root: Path, found: Iterable[Found]) -> Dataset:
     """Sort subjects into those that can be worked on and those that cannot, duplicates among them."""
     subjects: list[Subject] = []
     faults: list[Remark] = []
     notes: list[Remark] = []
     seen: dict[str, Subject] = {}
-    for subject, doubts in found:
+    for one in found:
+        subject, doubts = one.subject, one.doubts
         first = seen.setdefault(subject.key.casefold(), subject)
         if first is not subject:
             doubts = [f"the subject is there twice: {first.name!r} and {subject.name!r} are both {subject.key}"]
         elif not doubts and subject.flair is None and subject.t1 is None:
             doubts = ["there is neither a FLAIR nor a T1w scan"]
-        faults += [Remark(subject.key, doubt) for doubt in doubts]
-        if not doubts:
+        if doubts:
+            faults.append(Remark(subject.key, "; ".join(doubts)))
+        else:
             subjects.append(subject)
-            notes += [Remark(subject.key, text) for text in _missing(subject)]
+            notes += [Remark(subject.key, text) for text in (*_missing(subject), *one.notes)]
     return Dataset(root, tuple(subjects), tuple(faults), tuple(notes))
 
 
@@ -156,19 +180,54 @@ def _missing(subject: Subject) -> Iterator[str]:
         yield "no lesion mask"
 
 
-def _resolve(visit: Subject, files: Sequence[Path], wanted: Sequence[tuple[str, str]]) -> tuple[Subject, Sequence[str]]:
+def _resolve(
+    visit: Subject, files: Sequence[Path], wanted: Sequence[tuple[str, str]], optional: Collection[str]
+) -> Found:
     """Pick the file for each role, or say what is ambiguous."""
-    doubts: list[str] = []
+    found = Found(visit)
     chosen: dict[str, Path] = {}
     for role in ("flair", "t1", "wmh", "brain"):
-        candidates = [path for path in files if _plays(path, role)]
-        candidates = [path for path in candidates if _agrees(path, wanted)]
+        candidates = settle([path for path in files if _plays(path, role)], wanted)
         if len(candidates) > 1:
-            names = ", ".join(path.name for path in candidates)
-            doubts.append(f"{len(candidates)} files could be its {role}: {names}; choose one by its entities")
+            place = found.notes if role in optional else found.doubts
+            place.append(ambiguity(role, candidates) + _advice(candidates))
         elif candidates:
             chosen[role] = candidates[0]
-    return replace(visit, **chosen), doubts  # type: ignore[arg-type]
+    found.subject = replace(visit, **chosen)  # type: ignore[arg-type]
+    return found
+
+
+def settle(candidates: Sequence[Path], wanted: Sequence[tuple[str, str]] = ()) -> list[Path]:
+    """Return the files that are left once the wanted entities and twins (`.nii` of a `.nii.gz`) are settled."""
+    left = list(candidates)
+    for key, value in wanted:
+        holding = [path for path in left if _number(_entities(path).get(key, "")) == _number(value)]
+        silent = [path for path in left if key in _ROLE_ENTITIES or key not in _entities(path)]
+        left = holding or silent
+    return [path for path in left if path.suffix == ".gz" or not _has_twin(path, left)]
+
+
+def ambiguity(role: str, candidates: Sequence[Path]) -> str:
+    """Say that several files could play a role."""
+    alike = len({path.name for path in candidates}) < len(candidates)
+    names = ", ".join(str(path) if alike else path.name for path in candidates)
+    return f"{len(candidates)} files could be its {role}: {names}"
+
+
+def _advice(candidates: Sequence[Path]) -> str:
+    """Say which option would settle it, by an entity that one candidate alone has."""
+    held = [entity for path in candidates for entity in _entities(path).items()]
+    alone = [f"--choose {key}-{value}" for key, value in held if held.count((key, value)) == 1]
+    return f"; choose one, such as {alone[0]}" if alone else "; keep one of them"
+
+
+def _has_twin(plain: Path, candidates: Sequence[Path]) -> bool:
+    """Whether the same bytes, compressed, are among the candidates."""
+    packed = plain.with_name(f"{plain.name}.gz")
+    try:
+        return packed in candidates and gzip.decompress(packed.read_bytes()) == plain.read_bytes()
+    except (OSError, EOFError, zlib.error):
+        return False
 
 
 def _plays(path: Path, role: str) -> bool:
@@ -179,11 +238,6 @@ def _plays(path: Path, role: str) -> bool:
     if suffix != "mask" or entities.get("desc") == "supplied":
         return False
     return entities.get("label", entities.get("desc", "")).casefold() in _MASK_LABELS[role]
-
-
-def _agrees(path: Path, wanted: Sequence[tuple[str, str]]) -> bool:
-    entities = _entities(path)
-    return all(_number(entities.get(key, value)) == _number(value) for key, value in wanted)
 
 
 def _number(value: str) -> str:
@@ -230,21 +284,15 @@ def _is_ours(dataset: Path) -> bool:
 
 
 def _niftis(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        return []
-    return [path for path in _listed(folder) if re.search(r"\.nii(\.gz)?$", path.name) and path.name[0] != "."]
+    return _listed(folder, lambda path: path.name[0] != "." and path.name.endswith((".nii", ".nii.gz")))
 
 
 def _folders(folder: Path, prefix: str) -> list[Path]:
-    if prefix and not folder.is_dir():
-        raise UserError(f"{folder}: there is no such folder.")
-    if not folder.is_dir():
-        return []
-    return [path for path in _listed(folder) if path.name.startswith(prefix) and path.is_dir()]
+    return _listed(folder, lambda path: path.name.startswith(prefix) and path.is_dir())
 
 
-def _listed(folder: Path) -> list[Path]:
+def _listed(folder: Path, wanted: Callable[[Path], bool]) -> list[Path]:
     try:
-        return sorted(folder.iterdir())
+        return sorted(filter(wanted, folder.iterdir())) if folder.is_dir() else []
     except OSError as error:
         raise UserError(f"{folder}: cannot be read, {reason(error)}.") from error
