@@ -188,6 +188,15 @@ def test_a_scan_that_is_normalised_already_is_refused_unless_told(tmp_path):
     assert prepare(subject, Settings(brain="own", align="skip", bias="skip", normalise="skip"))
 
 
+def test_a_brain_mask_that_is_not_used_may_be_bad(tmp_path):
+    subject = pair(tmp_path, t1=heads.scan("t1", LABELS, seed=1))
+    heads.save(subject.brain, BRAIN.with_voxels(np.zeros_like(BRAIN.voxels)))
+    skipped = {"align": "skip", "bias": "skip", "normalise": "skip"}
+    assert "brain" not in prepare(subject, Settings(brain="skip", **skipped)).masks
+    with pytest.raises(UserError, match=r"b\.nii: "):
+        prepare(subject, Settings(brain="own", **skipped))
+
+
 def test_every_step_can_be_skipped(tmp_path):
     folder = heads.write_subject(tmp_path, "1")
     subject = Subject(name="1", label="1", flair=folder / "sub-1_FLAIR.nii.gz", t1=folder / "sub-1_T1w.nii.gz")

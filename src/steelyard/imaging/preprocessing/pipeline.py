@@ -124,13 +124,21 @@ def _read_masks(subject: Subject, scans: dict[str, Volume], settings: Settings) 
     masks: dict[str, Volume] = {}
     if subject.wmh is not None:
         masks["wmh"] = read_mask(subject.wmh, may_be_empty=settings.empty_wmh)
+        _check_grid(subject.wmh, masks["wmh"], scans)
     if subject.brain is not None:
-        masks["brain"] = read_mask(subject.brain)
-    for name, mask in masks.items():
-        if not any(mask.same_grid(scan) for scan in scans.values()):
-            path = subject.wmh if name == "wmh" else subject.brain
-            raise UserError(f"{path}: the mask is on another grid than the scans of {subject.key}.")
+        try:
+            masks["brain"] = read_mask(subject.brain)
+            _check_grid(subject.brain, masks["brain"], scans)
+        except UserError:
+            if settings.brain == "own":
+                raise
+            masks.pop("brain", None)  # it would only have been compared with ours
     return masks
+
+
+def _check_grid(path: Path, mask: Volume, scans: dict[str, Volume]) -> None:
+    if not any(mask.same_grid(scan) for scan in scans.values()):
+        raise UserError(f"{path}: the mask is on another grid than the scans of its subject.")
 
 
 def _find_brains(
