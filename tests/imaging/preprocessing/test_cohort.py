@@ -1,6 +1,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,8 +13,9 @@ import pytest
 
 import heads
 from steelyard.cli import main
+from steelyard.imaging import writing
 from steelyard.imaging.bids import read_bids
-from steelyard.imaging.preprocessing import Settings, preprocess
+from steelyard.imaging.preprocessing import Settings, outputs, preprocess
 from steelyard.imaging.preprocessing.quality import judge
 
 QUICK = Settings(brain="own", align="skip", bias="skip")
@@ -135,3 +137,46 @@ def test_outliers_come_first_and_say_why():
     assert verdicts[8].reasons == ("brain volume is unlike the others' (1.75e+03)",)
     assert verdicts[9].reasons == ("T1w and FLAIR share 0.25 nats of information only",)
     assert verdicts[9].score > verdicts[8].score > verdicts[0].score
+
+
+def test_what_has_lost_its_source_is_not_read_again(cohort, tmp_path, caplog):
+    out = tmp_path / "out"
+    heads.write_subject(cohort, "03", seed=3)
+    outcomes(cohort, out, Settings(brain="own", bias="skip"))
+    own = out / "sub-02/anat/sub-02_note.txt"
+    own.write_text("not ours")
+    (cohort / "sub-01/anat/sub-01_T1w.nii.gz").unlink()
+    (cohort / "derivatives/manual/sub-01/anat/sub-01_space-FLAIR_label-WMH_mask.nii.gz").unlink()
+    (cohort / "sub-02/anat/sub-02_FLAIR.nii.gz").write_bytes(b"broken")
+    shutil.rmtree(cohort / "sub-03")
+    found = list(preprocess(read_bids(cohort), out, settings=Settings(brain="own", bias="skip")))
+    assert [outcome.status for outcome in found] == ["done", "failed"]
+    assert found[1].message.endswith(f"; its earlier outputs were moved to {out}/.withdrawn.")
+    assert f"sub-03: is no longer in the source; its earlier outputs were moved to {out}/.withdrawn." in caplog.messages
+    assert {path.name.split("_", 1)[1] for path in (out / "sub-01/anat").iterdir()} == {
+        f"space-FLAIR_{name}.{ending}"
+        for name in ("desc-preproc_FLAIR", "label-brain_mask", "label-brain_desc-supplied_mask")
+        for ending in ("nii.gz", "json")
+    }
+    assert list(out.glob("sub-02/**/*.*")) == [own]
+    assert not (out / "sub-03").exists()
+    assert {path.name for path in (out / "figures").iterdir()} == {"sub-01.jpg"}
+
+
+def test_what_a_killed_run_wrote_is_known(cohort, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    written = []
+
+    def die(path, **named):
+        if "mask" in path.name:
+            raise KeyboardInterrupt
+        written.append(path)
+        writing.write_nifti(path, **named)
+
+    monkeypatch.setattr(outputs, "write_nifti", die)
+    with pytest.raises(KeyboardInterrupt):
+        outcomes(cohort, out)
+    assert written
+    assert all(path.is_file() for path in written)
+    assert outputs.withdraw(out, "sub-01")
+    assert not (out / "sub-01").exists()

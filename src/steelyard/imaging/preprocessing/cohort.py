@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, replace
+from itertools import chain, groupby
 from pathlib import Path
 from time import perf_counter
 from typing import Literal
@@ -51,7 +51,8 @@ class _Job:
 def preprocess(dataset: Dataset, out: Path, *, settings: Settings, workers: int = 1) -> Iterator[Outcome]:
     """Preprocess every subject of a dataset and yield each outcome as it comes.
 
-    A subject whose inputs and settings are those of an earlier run is left as it is. After the last subject the
+    A subject whose inputs and settings are those of an earlier run is left as it is. What earlier runs wrote of a
+    subject that fails now, or that the dataset no longer has, is moved out of sight. After the last subject the
     cohort's page is written.
 
     Raises:
@@ -61,15 +62,36 @@ def preprocess(dataset: Dataset, out: Path, *, settings: Settings, workers: int 
         raise UserError(f"workers must be at least 1; got {workers}.")
     outputs.claim(out, dataset.root)
     copies = _copies(dataset.subjects)
-    outcomes = [Outcome(remark.subject, "failed", str(remark)) for remark in dataset.faults]
-    outcomes += [Outcome(key, "failed", f"{key}: {text}") for key, text in copies.items()]
-    yield from outcomes
     jobs = [_Job(subject, dataset.root, out, settings) for subject in dataset.subjects if subject.key not in copies]
+    refused = [Outcome(remark.subject, "failed", str(remark)) for remark in dataset.faults]
+    refused += [Outcome(key, "failed", f"{key}: {text}") for key, text in copies.items()]
+    outcomes: list[Outcome] = []
+    for outcome in chain(refused, _run(jobs, workers)):
+        namesake = len(outcomes) < len(refused) and outcome.key in {job.subject.key for job in jobs}
+        outcomes.append(outcome if namesake or outcome.status != "failed" else _withdrawn(outcome, out))
+        yield outcomes[-1]
+    notes = [str(note) for note in dataset.notes]
+    for key in sorted(outputs.written_files(out).keys() - {outcome.key for outcome in outcomes}):
+        gone = _withdrawn(Outcome(key, "failed", f"{key}: is no longer in the source"), out)
+        logging.getLogger(__name__).warning(gone.message)
+        notes.append(gone.message)
+    _write_page(dataset, out, outcomes, notes)
+
+
+def _run(jobs: Sequence[_Job], workers: int) -> Iterator[Outcome]:
     workers = min(workers, max(1, len(jobs)))
-    for outcome in _in_parallel(jobs, workers) if workers > 1 else _in_turn(jobs):
-        outcomes.append(outcome)
-        yield outcome
-    _write_page(dataset, out, outcomes)
+    yield from _in_parallel(jobs, workers) if workers > 1 else _in_turn(jobs)
+
+
+def _withdrawn(outcome: Outcome, out: Path) -> Outcome:
+    """Put what earlier runs wrote of a failed subject out of sight, and say so."""
+    try:
+        if not outputs.withdraw(out, outcome.key):
+            return outcome
+        what = f"its earlier outputs were moved to {out / outputs.WITHDRAWN}"
+    except UserError as error:
+        what = f"its earlier outputs are still there: {str(error).removesuffix('.')}"
+    return replace(outcome, message=f"{outcome.message.removesuffix('.')}; {what}.")
 
 
 def _copies(subjects: Sequence[Subject]) -> dict[str, str]:
@@ -169,7 +191,7 @@ def _prepare_and_write(job: _Job) -> Outcome:
     return Outcome(subject.key, "done")
 
 
-def _write_page(dataset: Dataset, out: Path, outcomes: Sequence[Outcome]) -> None:
+def _write_page(dataset: Dataset, out: Path, outcomes: Sequence[Outcome], notes: Sequence[str]) -> None:
     failed = [outcome for outcome in outcomes if outcome.status == "failed"]
     absent = {outcome.key for outcome in failed}
     entries = []
@@ -182,7 +204,7 @@ def _write_page(dataset: Dataset, out: Path, outcomes: Sequence[Outcome]) -> Non
     page = render_page(
         entries,
         failures=[outcome.message for outcome in failed],
-        notes=[str(note) for note in dataset.notes],
+        notes=notes,
         facts=f"Written by steelyard {record.versions()['steelyard']}.",
     )
     write_text(out / "index.html", page)
