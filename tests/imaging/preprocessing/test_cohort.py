@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
+from urllib.parse import unquote
 
 import nibabel
 import numpy as np
@@ -180,3 +182,19 @@ def test_what_a_killed_run_wrote_is_known(cohort, tmp_path, monkeypatch):
     assert all(path.is_file() for path in written)
     assert outputs.withdraw(out, "sub-01")
     assert not (out / "sub-01").exists()
+
+
+def test_the_official_validator_is_content(tmp_path):
+    root, out = tmp_path / "with a space", tmp_path / "out"
+    heads.write_subject(root, "01", seed=1)
+    heads.write_subject(root, "02", seed=2, contrasts=("t1",))
+    outcomes(root, out, Settings(brain="own", bias="skip"))
+    validator = Path(sys.executable).with_name("bids-validator-deno")
+    result = subprocess.run([validator, "--format", "json", out], capture_output=True, check=False)
+    issues = json.loads(result.stdout)["issues"]["issues"]
+    assert [issue for issue in issues if issue["severity"] == "error"] == []
+    link = unquote(json.loads((out / "dataset_description.json").read_text())["DatasetLinks"]["raw"])
+    for path in out.rglob("*_mask.json"):
+        sources = json.loads(path.read_text())["Sources"]
+        assert sources
+        assert all((out / link / source.removeprefix("bids:raw:")).is_file() for source in sources)

@@ -1,11 +1,13 @@
 """The derivatives on disk: names, writing, and telling whether a subject is still up to date."""
 
 import json
+import os
 import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
@@ -20,6 +22,12 @@ FIGURES = "figures"
 WITHDRAWN = ".withdrawn"
 """Where outputs go that no longer have a source."""
 
+_README = f"""Scans prepared for segmentation by {GENERATOR}.
+
+Every subject's FLAIR and T1w lie on one grid, aligned, bias-corrected, stripped and normalised, beside its masks.
+The JSON beside a scan says how it was made and from which files: bids:raw: stands for the dataset that
+dataset_description.json links to as raw. index.html shows every subject, outliers first; {FIGURES}/ holds its pictures.
+"""
 _TYPES = {"WMH": "Lesion", "brain": "Brain"}
 _RECORD = re.compile(
     r"\.?(sub-[0-9a-zA-Z]+(?:_ses-[0-9a-zA-Z]+)?)_(?:unfinished|space-(?:FLAIR|T1w)_desc-preproc_(?:FLAIR|T1w))\.json"
@@ -45,6 +53,11 @@ def claim(out: Path, source: Path) -> None:
             unfinished.unlink()
     except OSError as error:
         raise UserError(f"{out}: {reason(error)}; nothing was written.") from error
+    _describe(out, source)
+
+
+def _describe(out: Path, source: Path) -> None:
+    """Write what a BIDS derivative has at its top."""
     write_json(
         out / "dataset_description.json",
         {
@@ -52,9 +65,19 @@ def claim(out: Path, source: Path) -> None:
             "BIDSVersion": "1.10.0",
             "DatasetType": "derivative",
             "GeneratedBy": [{"Name": GENERATOR, "Version": record.versions()["steelyard"]}],
+            "DatasetLinks": {"raw": _link(out, source)},
         },
     )
-    write_text(out / ".bidsignore", f"{FIGURES}/\nindex.html\n")
+    write_text(out / ".bidsignore", f"{FIGURES}\n{FIGURES}/**\nindex.html\n*_xfm.*\n")
+    write_text(out / "README", _README)
+
+
+def _link(out: Path, source: Path) -> str:
+    """Return where the source lies as seen from the derivatives, or its address if no path leads there."""
+    try:
+        return quote(Path(os.path.relpath(source.resolve(), out.resolve())).as_posix())
+    except ValueError:  # another drive
+        return source.resolve().as_uri()
 
 
 def read_record(out: Path, subject: Subject) -> dict[str, Any] | None:
@@ -187,7 +210,8 @@ def _masks(folder: Path, subject: Subject, done: Prepared, common: dict[str, Any
     for name, (label, mask) in masks.items():
         beside = {
             "Type": _TYPES[label],
-            "RawSources": [f"bids:raw:{path.name}" for path in subject.files],
+            "Sources": record.sources(common["Inputs"]),
+            "SpatialReference": "orig",
             "VolumeMl": float(mask.voxels.sum()) * mask.voxel_ml,
         }
         voxels = mask.voxels.astype(np.uint8)
