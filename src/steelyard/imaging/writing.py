@@ -31,7 +31,7 @@ def write_bytes(path: Path, content: bytes) -> None:
             os.fsync(stream.fileno())
         unfinished.replace(path)
     except OSError as error:
-        raise UserError(f"{path}: {reason(error)}; nothing was written.") from error
+        raise UserError(f"{path}: {reason(error)}.") from error
     finally:
         _discard(unfinished)
 

@@ -198,3 +198,27 @@ def test_the_official_validator_is_content(tmp_path):
         sources = json.loads(path.read_text())["Sources"]
         assert sources
         assert all((out / link / source.removeprefix("bids:raw:")).is_file() for source in sources)
+
+
+def test_a_page_that_cannot_be_written_hides_no_other_failure(cohort, tmp_path, capsys):
+    out = tmp_path / "out"
+    (cohort / "sub-02/anat/sub-02_FLAIR.nii.gz").write_bytes(b"broken")
+    outcomes(cohort, out)
+    (out / "index.html").unlink()
+    (out / "index.html").mkdir()
+    assert main(["preprocess", str(cohort), str(out), "--brain", "own", "--align", "skip", "--bias", "skip"]) == 2
+    said = capsys.readouterr().err
+    assert "failed: sub-02: " in said
+    assert f"failed: the page of the cohort could not be written: {out}/index.html: is a directory.\n" in said
+    assert "nothing was written" not in said
+
+
+def test_a_subject_is_on_the_page_though_its_namesake_failed(tmp_path):
+    out = tmp_path / "out"
+    heads.write_subject(tmp_path / "bids", "a1", seed=1)
+    heads.write_subject(tmp_path / "bids", "a-1", seed=2)
+    for _ in range(2):
+        assert [outcome.key for outcome in preprocess(read_bids(tmp_path / "bids"), out, settings=QUICK)] == [
+            "sub-a1"
+        ] * 2
+        assert (out / "index.html").read_text().count("data:image/jpeg;base64,") == 1

@@ -75,7 +75,11 @@ def preprocess(dataset: Dataset, out: Path, *, settings: Settings, workers: int 
         gone = _withdrawn(Outcome(key, "failed", f"{key}: is no longer in the source"), out)
         logging.getLogger(__name__).warning(gone.message)
         notes.append(gone.message)
-    _write_page(dataset, out, outcomes, notes)
+    try:
+        _write_page(dataset, out, outcomes, notes)
+    except (UserError, OSError) as error:
+        why = reason(error) if isinstance(error, OSError) else str(error).removesuffix(".")
+        yield Outcome("index.html", "failed", f"the page of the cohort could not be written: {why}.")
 
 
 def _run(jobs: Sequence[_Job], workers: int) -> Iterator[Outcome]:
@@ -193,10 +197,10 @@ def _prepare_and_write(job: _Job) -> Outcome:
 
 def _write_page(dataset: Dataset, out: Path, outcomes: Sequence[Outcome], notes: Sequence[str]) -> None:
     failed = [outcome for outcome in outcomes if outcome.status == "failed"]
-    absent = {outcome.key for outcome in failed}
+    ready = {outcome.key for outcome in outcomes if outcome.status != "failed"}  # its namesake may have failed
     entries = []
     for subject in dataset.subjects:
-        found = outputs.read_record(out, subject) if subject.key not in absent else None
+        found = outputs.read_record(out, subject) if subject.key in ready else None
         if found is not None:
             picture = (out / outputs.figure_path(subject)).read_bytes()
             total = float(found["Seconds"]["total"])

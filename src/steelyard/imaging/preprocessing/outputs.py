@@ -53,7 +53,10 @@ def claim(out: Path, source: Path) -> None:
             unfinished.unlink()
     except OSError as error:
         raise UserError(f"{out}: {reason(error)}; nothing was written.") from error
-    _describe(out, source)
+    try:
+        _describe(out, source)
+    except UserError as error:
+        raise UserError(f"{str(error).removesuffix('.')}; nothing was written.") from error
 
 
 def _describe(out: Path, source: Path) -> None:
