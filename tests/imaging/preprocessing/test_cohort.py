@@ -15,6 +15,7 @@ import pytest
 
 import heads
 from steelyard.cli import main
+from steelyard.errors import UserError
 from steelyard.imaging import writing
 from steelyard.imaging.bids import read_bids
 from steelyard.imaging.preprocessing import Settings, outputs, preprocess
@@ -222,3 +223,56 @@ def test_a_subject_is_on_the_page_though_its_namesake_failed(tmp_path):
             "sub-a1"
         ] * 2
         assert (out / "index.html").read_text().count("data:image/jpeg;base64,") == 1
+
+
+def start(root, out, *more):
+    command = [sys.executable, "-m", "steelyard", "preprocess", str(root), str(out), "--brain", "own", *more]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def children(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_workers_end_with_their_parent(tmp_path, how):
+    root, out = tmp_path / "bids", tmp_path / "out"
+    for number in range(6):
+        heads.write_subject(root, str(number), seed=number)
+    process = start(root, out, "--workers", "2")
+    while process.poll() is None and not list(out.rglob(".*_unfinished.json")):
+        time.sleep(0.01)
+    workers = children(process.pid)
+    assert len(workers) >= 2
+    process.send_signal(how)
+    said = process.communicate(timeout=10)[1]
+    if how == signal.SIGTERM:
+        assert process.returncode == 130
+        assert said.endswith("stopped; the same command goes on from here.\n")
+    deadline = time.monotonic() + 5
+    while alive := [pid for pid in workers if running(pid)]:
+        assert time.monotonic() < deadline, alive
+        time.sleep(0.05)
+
+
+def running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_a_second_run_on_the_same_folder_is_refused_and_harms_nothing(cohort, tmp_path):
+    out = tmp_path / "out"
+    first = preprocess(read_bids(cohort), out, settings=QUICK)
+    next(first)
+    part = out / "sub-02" / ".live.part"
+    part.parent.mkdir(exist_ok=True)
+    part.touch()
+    with pytest.raises(UserError, match=r"out: another run is working on it\.$"):
+        outcomes(cohort, out)
+    assert part.exists()
+    first.close()
+    assert outcomes(cohort, out) == {"sub-01": "unchanged", "sub-02": "done"}
+    assert not part.exists()

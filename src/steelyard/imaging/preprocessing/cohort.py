@@ -1,11 +1,16 @@
 """A whole cohort: in parallel, resumable, one subject's failure no other's."""
 
+import ctypes
 import logging
 import multiprocessing
 import os
+import signal
+import sys
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from pathlib import Path
@@ -23,6 +28,8 @@ from steelyard.imaging.preprocessing.page import Entry, render_page
 from steelyard.imaging.preprocessing.pipeline import prepare
 from steelyard.imaging.preprocessing.settings import Settings
 from steelyard.imaging.writing import reason, write_text
+
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,11 @@ def preprocess(dataset: Dataset, out: Path, *, settings: Settings, workers: int 
     """
     if workers < 1:
         raise UserError(f"workers must be at least 1; got {workers}.")
-    outputs.claim(out, dataset.root)
+    with outputs.claim(out, dataset.root), _stopped_by_sigterm():
+        yield from _preprocess(dataset, out, settings, workers)
+
+
+def _preprocess(dataset: Dataset, out: Path, settings: Settings, workers: int) -> Iterator[Outcome]:
     copies = _copies(dataset.subjects)
     jobs = [_Job(subject, dataset.root, out, settings) for subject in dataset.subjects if subject.key not in copies]
     refused = [Outcome(remark.subject, "failed", str(remark)) for remark in dataset.faults]
@@ -80,6 +91,19 @@ def preprocess(dataset: Dataset, out: Path, *, settings: Settings, workers: int 
     except (UserError, OSError) as error:
         why = reason(error) if isinstance(error, OSError) else str(error).removesuffix(".")
         yield Outcome("index.html", "failed", f"the page of the cohort could not be written: {why}.")
+
+
+@contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM stop the run as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
 def _run(jobs: Sequence[_Job], workers: int) -> Iterator[Outcome]:
@@ -127,14 +151,11 @@ def _in_parallel(jobs: Sequence[_Job], workers: int) -> Iterator[Outcome]:
     orphans: list[_Job] = []
     with _pool(workers) as pool:
         pending: dict[Future[Outcome], _Job] = {pool.submit(_process, job): job for job in jobs}
-        try:
-            for future in as_completed(pending):
-                try:
-                    yield future.result()
-                except BrokenProcessPool:
-                    orphans.append(pending[future])
-        finally:
-            pool.shutdown(cancel_futures=True)
+        for future in as_completed(pending):
+            try:
+                yield future.result()
+            except BrokenProcessPool:
+                orphans.append(pending[future])
     for job in orphans:
         with _pool(1) as pool:
             try:
@@ -144,10 +165,30 @@ def _in_parallel(jobs: Sequence[_Job], workers: int) -> Iterator[Outcome]:
                 yield Outcome(key, "failed", f"{key}: its process was killed, perhaps for want of memory.")
 
 
-def _pool(workers: int) -> ProcessPoolExecutor:
+@contextmanager
+def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """Keep workers that end with this process; a run that is stopped does not wait for them."""
     threads = max(1, (os.cpu_count() or 1) // workers)
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, context, initializer=_quiet, initargs=(threads,))
+    others = set(multiprocessing.active_children())
+    with ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(threads, os.getpid())) as pool:
+        try:
+            yield pool
+        except BaseException:
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.terminate()
+            raise
+
+
+def _start_worker(threads: int, parent: int) -> None:
+    """Leave Ctrl-C to the parent, and end when it is gone, however it went (Linux)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+    _quiet(threads)
 
 
 def _quiet(threads: int) -> None:

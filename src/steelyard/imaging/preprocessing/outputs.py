@@ -3,7 +3,8 @@
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from steelyard.imaging.bids import GENERATOR, SUFFIX, Subject
 from steelyard.imaging.grids import itk_text
 from steelyard.imaging.preprocessing import record
 from steelyard.imaging.preprocessing.pipeline import Prepared
-from steelyard.imaging.writing import reason, write_bytes, write_json, write_nifti, write_text
+from steelyard.imaging.writing import LOCK, locked, reason, write_bytes, write_json, write_nifti, write_text
 
 FIGURES = "figures"
 WITHDRAWN = ".withdrawn"
@@ -35,28 +36,33 @@ _RECORD = re.compile(
 _Writer = Callable[[Path], None]
 
 
-def claim(out: Path, source: Path) -> None:
-    """Make a folder ours, or refuse to touch somebody else's.
+@contextmanager
+def claim(out: Path, source: Path) -> Iterator[None]:
+    """Make a folder ours and keep other runs out of it, or refuse to touch somebody else's.
 
     Raises:
-        UserError: It is the input, a file, another's work, or cannot be written.
+        UserError: It is the input, a file, another's work, in use by another run, or cannot be written.
     """
     if out.resolve() == source.resolve():
         raise UserError(f"{out}: the output must not be the input.")
     try:
         if out.exists() and not out.is_dir():
             raise UserError(f"{out}: is a file; a folder is needed.")
-        if out.is_dir() and any(out.iterdir()) and not _is_ours(out):
+        if out.is_dir() and any(path.name != LOCK for path in out.iterdir()) and not _is_ours(out):
             raise UserError(f"{out}: is not empty and was not written by {GENERATOR}; nothing was written.")
         out.mkdir(parents=True, exist_ok=True)
-        for unfinished in out.rglob(".*.part"):
-            unfinished.unlink()
     except OSError as error:
         raise UserError(f"{out}: {reason(error)}; nothing was written.") from error
-    try:
-        _describe(out, source)
-    except UserError as error:
-        raise UserError(f"{str(error).removesuffix('.')}; nothing was written.") from error
+    with locked(out):
+        try:
+            for unfinished in out.rglob(".*.part"):
+                unfinished.unlink()
+            _describe(out, source)
+        except OSError as error:
+            raise UserError(f"{out}: {reason(error)}; nothing was written.") from error
+        except UserError as error:
+            raise UserError(f"{str(error).removesuffix('.')}; nothing was written.") from error
+        yield
 
 
 def _describe(out: Path, source: Path) -> None:
