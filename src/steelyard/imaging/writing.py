@@ -5,6 +5,9 @@ import gzip
 import io
 import json
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,12 @@ import nibabel
 from numpy.typing import NDArray
 
 from steelyard.errors import UserError
+
+if sys.platform != "win32":
+    import fcntl
+
+LOCK = ".lock"
+"""The file by which a run holds a folder."""
 
 _COMPRESSION = 4  # beyond this gzip takes seconds more for a few per cent less
 
@@ -31,9 +40,38 @@ def write_bytes(path: Path, content: bytes) -> None:
             os.fsync(stream.fileno())
         unfinished.replace(path)
     except OSError as error:
-        raise UserError(f"{path}: {reason(error)}; nothing was written.") from error
+        raise UserError(f"{path}: {reason(error)}.") from error
     finally:
         _discard(unfinished)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder for one run; the lock goes with the process, however it ends.
+
+    Where the system or the file system knows no locks, the run goes on without.
+
+    Raises:
+        UserError: Another run holds it.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    handle = -1
+    try:
+        with suppress(OSError):
+            handle = os.open(folder / LOCK, os.O_RDONLY | os.O_CREAT, 0o666)
+        try:
+            if handle >= 0:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(f"{folder}: another run is working on it.") from error
+        except OSError:
+            pass
+        yield
+    finally:
+        if handle >= 0:
+            os.close(handle)
 
 
 def reason(error: OSError) -> str:

@@ -1,10 +1,13 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
+from urllib.parse import unquote
 
 import nibabel
 import numpy as np
@@ -12,8 +15,10 @@ import pytest
 
 import heads
 from steelyard.cli import main
+from steelyard.errors import UserError
+from steelyard.imaging import writing
 from steelyard.imaging.bids import read_bids
-from steelyard.imaging.preprocessing import Settings, preprocess
+from steelyard.imaging.preprocessing import Settings, outputs, preprocess
 from steelyard.imaging.preprocessing.quality import judge
 
 QUICK = Settings(brain="own", align="skip", bias="skip")
@@ -135,3 +140,139 @@ def test_outliers_come_first_and_say_why():
     assert verdicts[8].reasons == ("brain volume is unlike the others' (1.75e+03)",)
     assert verdicts[9].reasons == ("T1w and FLAIR share 0.25 nats of information only",)
     assert verdicts[9].score > verdicts[8].score > verdicts[0].score
+
+
+def test_what_has_lost_its_source_is_not_read_again(cohort, tmp_path, caplog):
+    out = tmp_path / "out"
+    heads.write_subject(cohort, "03", seed=3)
+    outcomes(cohort, out, Settings(brain="own", bias="skip"))
+    own = out / "sub-02/anat/sub-02_note.txt"
+    own.write_text("not ours")
+    (cohort / "sub-01/anat/sub-01_T1w.nii.gz").unlink()
+    (cohort / "derivatives/manual/sub-01/anat/sub-01_space-FLAIR_label-WMH_mask.nii.gz").unlink()
+    (cohort / "sub-02/anat/sub-02_FLAIR.nii.gz").write_bytes(b"broken")
+    shutil.rmtree(cohort / "sub-03")
+    found = list(preprocess(read_bids(cohort), out, settings=Settings(brain="own", bias="skip")))
+    assert [outcome.status for outcome in found] == ["done", "failed"]
+    assert found[1].message.endswith(f"; its earlier outputs were moved to {out}/.withdrawn.")
+    assert f"sub-03: is no longer in the source; its earlier outputs were moved to {out}/.withdrawn." in caplog.messages
+    assert {path.name.split("_", 1)[1] for path in (out / "sub-01/anat").iterdir()} == {
+        f"space-FLAIR_{name}.{ending}"
+        for name in ("desc-preproc_FLAIR", "label-brain_mask", "label-brain_desc-supplied_mask")
+        for ending in ("nii.gz", "json")
+    }
+    assert list(out.glob("sub-02/**/*.*")) == [own]
+    assert not (out / "sub-03").exists()
+    assert {path.name for path in (out / "figures").iterdir()} == {"sub-01.jpg"}
+
+
+def test_what_a_killed_run_wrote_is_known(cohort, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    written = []
+
+    def die(path, **named):
+        if "mask" in path.name:
+            raise KeyboardInterrupt
+        written.append(path)
+        writing.write_nifti(path, **named)
+
+    monkeypatch.setattr(outputs, "write_nifti", die)
+    with pytest.raises(KeyboardInterrupt):
+        outcomes(cohort, out)
+    assert written
+    assert all(path.is_file() for path in written)
+    assert outputs.withdraw(out, "sub-01")
+    assert not (out / "sub-01").exists()
+
+
+def test_the_official_validator_is_content(tmp_path):
+    root, out = tmp_path / "with a space", tmp_path / "out"
+    heads.write_subject(root, "01", seed=1)
+    heads.write_subject(root, "02", seed=2, contrasts=("t1",))
+    outcomes(root, out, Settings(brain="own", bias="skip"))
+    validator = Path(sys.executable).with_name("bids-validator-deno")
+    result = subprocess.run([validator, "--format", "json", out], capture_output=True, check=False)
+    issues = json.loads(result.stdout)["issues"]["issues"]
+    assert [issue for issue in issues if issue["severity"] == "error"] == []
+    link = unquote(json.loads((out / "dataset_description.json").read_text())["DatasetLinks"]["raw"])
+    for path in out.rglob("*_mask.json"):
+        sources = json.loads(path.read_text())["Sources"]
+        assert sources
+        assert all((out / link / source.removeprefix("bids:raw:")).is_file() for source in sources)
+
+
+def test_a_page_that_cannot_be_written_hides_no_other_failure(cohort, tmp_path, capsys):
+    out = tmp_path / "out"
+    (cohort / "sub-02/anat/sub-02_FLAIR.nii.gz").write_bytes(b"broken")
+    outcomes(cohort, out)
+    (out / "index.html").unlink()
+    (out / "index.html").mkdir()
+    assert main(["preprocess", str(cohort), str(out), "--brain", "own", "--align", "skip", "--bias", "skip"]) == 2
+    said = capsys.readouterr().err
+    assert "failed: sub-02: " in said
+    assert f"failed: the page of the cohort could not be written: {out}/index.html: is a directory.\n" in said
+    assert "nothing was written" not in said
+
+
+def test_a_subject_is_on_the_page_though_its_namesake_failed(tmp_path):
+    out = tmp_path / "out"
+    heads.write_subject(tmp_path / "bids", "a1", seed=1)
+    heads.write_subject(tmp_path / "bids", "a-1", seed=2)
+    for _ in range(2):
+        assert [outcome.key for outcome in preprocess(read_bids(tmp_path / "bids"), out, settings=QUICK)] == [
+            "sub-a1"
+        ] * 2
+        assert (out / "index.html").read_text().count("data:image/jpeg;base64,") == 1
+
+
+def start(root, out, *more):
+    command = [sys.executable, "-m", "steelyard", "preprocess", str(root), str(out), "--brain", "own", *more]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def children(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_workers_end_with_their_parent(tmp_path, how):
+    root, out = tmp_path / "bids", tmp_path / "out"
+    for number in range(6):
+        heads.write_subject(root, str(number), seed=number)
+    process = start(root, out, "--align", "skip", "--bias", "skip", "--workers", "2")
+    while process.poll() is None and not list(out.glob("figures/*.jpg")):
+        time.sleep(0.01)
+    workers = children(process.pid)
+    assert len(workers) >= 2
+    process.send_signal(how)
+    said = process.communicate(timeout=10)[1]
+    if how == signal.SIGTERM:
+        assert process.returncode == 130
+        assert said.endswith("stopped; the same command goes on from here.\n")
+    deadline = time.monotonic() + 5
+    while alive := [pid for pid in workers if running(pid)]:
+        assert time.monotonic() < deadline, alive
+        time.sleep(0.05)
+
+
+def running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_a_second_run_on_the_same_folder_is_refused_and_harms_nothing(cohort, tmp_path):
+    out = tmp_path / "out"
+    first = preprocess(read_bids(cohort), out, settings=QUICK)
+    next(first)
+    part = out / "sub-02" / ".live.part"
+    part.parent.mkdir(exist_ok=True)
+    part.touch()
+    with pytest.raises(UserError, match=r"out: another run is working on it\.$"):
+        outcomes(cohort, out)
+    assert part.exists()
+    first.close()
+    assert outcomes(cohort, out) == {"sub-01": "unchanged", "sub-02": "done"}
+    assert not part.exists()

@@ -1,13 +1,18 @@
 """A whole cohort: in parallel, resumable, one subject's failure no other's."""
 
+import ctypes
 import logging
 import multiprocessing
 import os
+import signal
+import sys
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
-from itertools import groupby
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import chain, groupby
 from pathlib import Path
 from time import perf_counter
 from typing import Literal
@@ -23,6 +28,8 @@ from steelyard.imaging.preprocessing.page import Entry, render_page
 from steelyard.imaging.preprocessing.pipeline import prepare
 from steelyard.imaging.preprocessing.settings import Settings
 from steelyard.imaging.writing import reason, write_text
+
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,8 @@ class _Job:
 def preprocess(dataset: Dataset, out: Path, *, settings: Settings, workers: int = 1) -> Iterator[Outcome]:
     """Preprocess every subject of a dataset and yield each outcome as it comes.
 
-    A subject whose inputs and settings are those of an earlier run is left as it is. After the last subject the
+    A subject whose inputs and settings are those of an earlier run is left as it is. What earlier runs wrote of a
+    subject that fails now, or that the dataset no longer has, is moved out of sight. After the last subject the
     cohort's page is written.
 
     Raises:
@@ -59,17 +67,59 @@ def preprocess(dataset: Dataset, out: Path, *, settings: Settings, workers: int 
     """
     if workers < 1:
         raise UserError(f"workers must be at least 1; got {workers}.")
-    outputs.claim(out, dataset.root)
+    with outputs.claim(out, dataset.root), _stopped_by_sigterm():
+        yield from _preprocess(dataset, out, settings, workers)
+
+
+def _preprocess(dataset: Dataset, out: Path, settings: Settings, workers: int) -> Iterator[Outcome]:
     copies = _copies(dataset.subjects)
-    outcomes = [Outcome(remark.subject, "failed", str(remark)) for remark in dataset.faults]
-    outcomes += [Outcome(key, "failed", f"{key}: {text}") for key, text in copies.items()]
-    yield from outcomes
     jobs = [_Job(subject, dataset.root, out, settings) for subject in dataset.subjects if subject.key not in copies]
+    refused = [Outcome(remark.subject, "failed", str(remark)) for remark in dataset.faults]
+    refused += [Outcome(key, "failed", f"{key}: {text}") for key, text in copies.items()]
+    outcomes: list[Outcome] = []
+    for outcome in chain(refused, _run(jobs, workers)):
+        namesake = len(outcomes) < len(refused) and outcome.key in {job.subject.key for job in jobs}
+        outcomes.append(outcome if namesake or outcome.status != "failed" else _withdrawn(outcome, out))
+        yield outcomes[-1]
+    notes = [str(note) for note in dataset.notes]
+    for key in sorted(outputs.written_files(out).keys() - {outcome.key for outcome in outcomes}):
+        gone = _withdrawn(Outcome(key, "failed", f"{key}: is no longer in the source"), out)
+        logging.getLogger(__name__).warning(gone.message)
+        notes.append(gone.message)
+    try:
+        _write_page(dataset, out, outcomes, notes)
+    except (UserError, OSError) as error:
+        why = reason(error) if isinstance(error, OSError) else str(error).removesuffix(".")
+        yield Outcome("index.html", "failed", f"the page of the cohort could not be written: {why}.")
+
+
+@contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM stop the run as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+
+
+def _run(jobs: Sequence[_Job], workers: int) -> Iterator[Outcome]:
     workers = min(workers, max(1, len(jobs)))
-    for outcome in _in_parallel(jobs, workers) if workers > 1 else _in_turn(jobs):
-        outcomes.append(outcome)
-        yield outcome
-    _write_page(dataset, out, outcomes)
+    yield from _in_parallel(jobs, workers) if workers > 1 else _in_turn(jobs)
+
+
+def _withdrawn(outcome: Outcome, out: Path) -> Outcome:
+    """Put what earlier runs wrote of a failed subject out of sight, and say so."""
+    try:
+        if not outputs.withdraw(out, outcome.key):
+            return outcome
+        what = f"its earlier outputs were moved to {out / outputs.WITHDRAWN}"
+    except UserError as error:
+        what = f"its earlier outputs are still there: {str(error).removesuffix('.')}"
+    return replace(outcome, message=f"{outcome.message.removesuffix('.')}; {what}.")
 
 
 def _copies(subjects: Sequence[Subject]) -> dict[str, str]:
@@ -101,14 +151,11 @@ def _in_parallel(jobs: Sequence[_Job], workers: int) -> Iterator[Outcome]:
     orphans: list[_Job] = []
     with _pool(workers) as pool:
         pending: dict[Future[Outcome], _Job] = {pool.submit(_process, job): job for job in jobs}
-        try:
-            for future in as_completed(pending):
-                try:
-                    yield future.result()
-                except BrokenProcessPool:
-                    orphans.append(pending[future])
-        finally:
-            pool.shutdown(cancel_futures=True)
+        for future in as_completed(pending):
+            try:
+                yield future.result()
+            except BrokenProcessPool:
+                orphans.append(pending[future])
     for job in orphans:
         with _pool(1) as pool:
             try:
@@ -118,10 +165,30 @@ def _in_parallel(jobs: Sequence[_Job], workers: int) -> Iterator[Outcome]:
                 yield Outcome(key, "failed", f"{key}: its process was killed, perhaps for want of memory.")
 
 
-def _pool(workers: int) -> ProcessPoolExecutor:
+@contextmanager
+def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """Keep workers that end with this process; a run that is stopped does not wait for them."""
     threads = max(1, (os.cpu_count() or 1) // workers)
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, context, initializer=_quiet, initargs=(threads,))
+    others = set(multiprocessing.active_children())
+    with ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(threads, os.getpid())) as pool:
+        try:
+            yield pool
+        except BaseException:
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.terminate()
+            raise
+
+
+def _start_worker(threads: int, parent: int) -> None:
+    """Leave Ctrl-C to the parent, and end when it is gone, however it went (Linux)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+    _quiet(threads)
 
 
 def _quiet(threads: int) -> None:
@@ -169,12 +236,12 @@ def _prepare_and_write(job: _Job) -> Outcome:
     return Outcome(subject.key, "done")
 
 
-def _write_page(dataset: Dataset, out: Path, outcomes: Sequence[Outcome]) -> None:
+def _write_page(dataset: Dataset, out: Path, outcomes: Sequence[Outcome], notes: Sequence[str]) -> None:
     failed = [outcome for outcome in outcomes if outcome.status == "failed"]
-    absent = {outcome.key for outcome in failed}
+    ready = {outcome.key for outcome in outcomes if outcome.status != "failed"}  # its namesake may have failed
     entries = []
     for subject in dataset.subjects:
-        found = outputs.read_record(out, subject) if subject.key not in absent else None
+        found = outputs.read_record(out, subject) if subject.key in ready else None
         if found is not None:
             picture = (out / outputs.figure_path(subject)).read_bytes()
             total = float(found["Seconds"]["total"])
@@ -182,7 +249,7 @@ def _write_page(dataset: Dataset, out: Path, outcomes: Sequence[Outcome]) -> Non
     page = render_page(
         entries,
         failures=[outcome.message for outcome in failed],
-        notes=[str(note) for note in dataset.notes],
+        notes=notes,
         facts=f"Written by steelyard {record.versions()['steelyard']}.",
     )
     write_text(out / "index.html", page)

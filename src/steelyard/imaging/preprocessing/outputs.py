@@ -1,8 +1,14 @@
 """The derivatives on disk: names, writing, and telling whether a subject is still up to date."""
 
 import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
@@ -11,30 +17,56 @@ from steelyard.imaging.bids import GENERATOR, SUFFIX, Subject
 from steelyard.imaging.grids import itk_text
 from steelyard.imaging.preprocessing import record
 from steelyard.imaging.preprocessing.pipeline import Prepared
-from steelyard.imaging.writing import reason, write_bytes, write_json, write_nifti, write_text
+from steelyard.imaging.writing import LOCK, locked, reason, write_bytes, write_json, write_nifti, write_text
 
 FIGURES = "figures"
-_MASKS = {"WMH": "Lesion", "brain": "Brain"}
+WITHDRAWN = ".withdrawn"
+"""Where outputs go that no longer have a source."""
+
+_README = f"""Scans prepared for segmentation by {GENERATOR}.
+
+Every subject's FLAIR and T1w lie on one grid, aligned, bias-corrected, stripped and normalised, beside its masks.
+The JSON beside a scan says how it was made and from which files: bids:raw: stands for the dataset that
+dataset_description.json links to as raw. index.html shows every subject, outliers first; {FIGURES}/ holds its pictures.
+"""
+_TYPES = {"WMH": "Lesion", "brain": "Brain"}
+_RECORD = re.compile(
+    r"\.?(sub-[0-9a-zA-Z]+(?:_ses-[0-9a-zA-Z]+)?)_(?:unfinished|space-(?:FLAIR|T1w)_desc-preproc_(?:FLAIR|T1w))\.json"
+)
+_Writer = Callable[[Path], None]
 
 
-def claim(out: Path, source: Path) -> None:
-    """Make a folder ours, or refuse to touch somebody else's.
+@contextmanager
+def claim(out: Path, source: Path) -> Iterator[None]:
+    """Make a folder ours and keep other runs out of it, or refuse to touch somebody else's.
 
     Raises:
-        UserError: It is the input, a file, another's work, or cannot be written.
+        UserError: It is the input, a file, another's work, in use by another run, or cannot be written.
     """
     if out.resolve() == source.resolve():
         raise UserError(f"{out}: the output must not be the input.")
     try:
         if out.exists() and not out.is_dir():
             raise UserError(f"{out}: is a file; a folder is needed.")
-        if out.is_dir() and any(out.iterdir()) and not _is_ours(out):
+        if out.is_dir() and any(path.name != LOCK for path in out.iterdir()) and not _is_ours(out):
             raise UserError(f"{out}: is not empty and was not written by {GENERATOR}; nothing was written.")
         out.mkdir(parents=True, exist_ok=True)
-        for unfinished in out.rglob(".*.part"):
-            unfinished.unlink()
     except OSError as error:
         raise UserError(f"{out}: {reason(error)}; nothing was written.") from error
+    with locked(out):
+        try:
+            for unfinished in out.rglob(".*.part"):
+                unfinished.unlink()
+            _describe(out, source)
+        except OSError as error:
+            raise UserError(f"{out}: {reason(error)}; nothing was written.") from error
+        except UserError as error:
+            raise UserError(f"{str(error).removesuffix('.')}; nothing was written.") from error
+        yield
+
+
+def _describe(out: Path, source: Path) -> None:
+    """Write what a BIDS derivative has at its top."""
     write_json(
         out / "dataset_description.json",
         {
@@ -42,9 +74,19 @@ def claim(out: Path, source: Path) -> None:
             "BIDSVersion": "1.10.0",
             "DatasetType": "derivative",
             "GeneratedBy": [{"Name": GENERATOR, "Version": record.versions()["steelyard"]}],
+            "DatasetLinks": {"raw": _link(out, source)},
         },
     )
-    write_text(out / ".bidsignore", f"{FIGURES}/\nindex.html\n")
+    write_text(out / ".bidsignore", f"{FIGURES}\n{FIGURES}/**\nindex.html\n*_xfm.*\n")
+    write_text(out / "README", _README)
+
+
+def _link(out: Path, source: Path) -> str:
+    """Return where the source lies as seen from the derivatives, or its address if no path leads there."""
+    try:
+        return quote(Path(os.path.relpath(source.resolve(), out.resolve())).as_posix())
+    except ValueError:  # another drive
+        return source.resolve().as_uri()
 
 
 def read_record(out: Path, subject: Subject) -> dict[str, Any] | None:
@@ -71,48 +113,120 @@ def figure_path(subject: Subject) -> str:
 
 
 def write_subject(out: Path, subject: Subject, done: Prepared, *, common: dict[str, Any], picture: bytes) -> None:
-    """Write everything of one subject, the record that vouches for it last."""
+    """Write everything of one subject, the record that vouches for it last; what an earlier run left is removed.
+
+    While files are being written a list of them lies in the folder, so that a killed run's can be told later.
+    """
     folder = out / subject.folder
     main = "flair" if "flair" in done.channels else "t1"
-    witness = folder / f"{scan_stem(subject, main)}.json"
-    _remove(witness)
-    written = [out / figure_path(subject)]
-    write_bytes(written[0], picture)
-    for contrast, channel in done.channels.items():
-        path = folder / f"{scan_stem(subject, contrast)}.nii.gz"
-        write_nifti(path, channel.ready.voxels.astype(np.float32), channel.ready.affine)
-        written.append(path)
-    written += _write_masks(folder, subject, done)
-    if done.alignment is not None:
-        stem = folder / f"{subject.key}_from-T1w_to-FLAIR_mode-image_xfm"
-        write_text(stem.with_name(stem.name + ".txt"), itk_text(done.alignment.matrix))
-        note = "ITK transform that resamples T1w onto FLAIR: it maps points of FLAIR to points of T1w."
-        write_json(stem.with_name(stem.name + ".json"), {"Description": note})
-        written.append(stem.with_name(stem.name + ".txt"))
-    common = common | {"Outputs": {path.relative_to(out).as_posix(): path.stat().st_size for path in written}}
-    for contrast in sorted(done.channels, key=lambda name: name == main):
-        path = folder / f"{scan_stem(subject, contrast)}.json"
-        write_json(path, record.sidecar(contrast, done, common))
+    records = {name: folder / f"{scan_stem(subject, name)}.json" for name in done.channels}
+    plan: dict[Path, _Writer] = {out / figure_path(subject): partial(write_bytes, content=picture)}
+    plan |= _scans(folder, subject, done) | _masks(folder, subject, done, common) | _transform(folder, subject, done)
+    earlier = written_files(out).get(subject.key, set())
+    names = sorted(path.relative_to(out).as_posix() for path in {*plan, *earlier})
+    journal = folder / f".{subject.key}_unfinished.json"
+    write_json(journal, {"Steelyard": {"Outputs": names}})
+    for stale in {*earlier, *records.values()} - {*plan, journal}:
+        _remove(stale)
+    for path, write in plan.items():
+        write(path)
+    common = common | {"Outputs": {path.relative_to(out).as_posix(): path.stat().st_size for path in plan}}
+    for contrast in sorted(records, key=lambda name: name == main):
+        write_json(records[contrast], record.sidecar(contrast, done, common))
+    _remove(journal)
 
 
-def _write_masks(folder: Path, subject: Subject, done: Prepared) -> list[Path]:
+def written_files(out: Path) -> dict[str, set[Path]]:
+    """Return the files that earlier runs wrote, by subject, as their records tell."""
+    found: dict[str, set[Path]] = {}
+    for path in [*out.glob("sub-*/anat/*.json"), *out.glob("sub-*/ses-*/anat/*.json")]:
+        match = _RECORD.fullmatch(path.name)
+        if match is None:
+            continue
+        key = match[1]
+        try:
+            listed = [out / str(name) for name in json.loads(path.read_text())["Steelyard"]["Outputs"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            listed = []
+        own = [name for name in listed if name.parent == path.parent and name.name.startswith(f"{key}_")]
+        beside = [name.with_name(name.name.split(".")[0] + ".json") for name in own]
+        figure = [out / FIGURES / f"{key}.jpg"] if listed else []
+        found.setdefault(key, set()).update((path, *own, *beside, *figure))
+    return found
+
+
+def withdraw(out: Path, key: str) -> bool:
+    """Move what earlier runs wrote of a subject into a hidden folder, its records last; tell whether there was any.
+
+    Raises:
+        UserError: A file cannot be moved.
+    """
+    files = sorted(written_files(out).get(key, ()), key=lambda path: _RECORD.fullmatch(path.name) is not None)
+    moved = False
+    for path in files:
+        target = out / WITHDRAWN / path.relative_to(out)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(target)
+            moved = True
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise UserError(f"{path}: cannot be withdrawn, {reason(error)}.") from error
+    for folder in {path.parent for path in files if path.parent.name == "anat"}:
+        _prune(folder, out)
+    return moved
+
+
+def _prune(folder: Path, out: Path) -> None:
+    """Remove folders that are empty now."""
+    while folder != out:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
+        folder = folder.parent
+
+
+def _scans(folder: Path, subject: Subject, done: Prepared) -> dict[Path, _Writer]:
+    return {
+        folder / f"{scan_stem(subject, contrast)}.nii.gz": partial(
+            write_nifti, voxels=channel.ready.voxels.astype(np.float32), affine=channel.ready.affine
+        )
+        for contrast, channel in done.channels.items()
+    }
+
+
+def _transform(folder: Path, subject: Subject, done: Prepared) -> dict[Path, _Writer]:
+    if done.alignment is None:
+        return {}
+    stem = f"{subject.key}_from-T1w_to-FLAIR_mode-image_xfm"
+    note = "ITK transform that resamples T1w onto FLAIR: it maps points of FLAIR to points of T1w."
+    return {
+        folder / f"{stem}.txt": partial(write_text, text=itk_text(done.alignment.matrix)),
+        folder / f"{stem}.json": partial(write_json, content={"Description": note}),
+    }
+
+
+def _masks(folder: Path, subject: Subject, done: Prepared, common: dict[str, Any]) -> dict[Path, _Writer]:
     stem = f"{subject.key}_space-{done.space}"
     masks = {f"{stem}_label-brain_mask": ("brain", done.brain)}
     if "wmh" in done.masks:
         masks[f"{stem}_label-WMH_mask"] = ("WMH", done.masks["wmh"])
     if "brain" in done.masks:
         masks[f"{stem}_label-brain_desc-supplied_mask"] = ("brain", done.masks["brain"])
+    plan: dict[Path, _Writer] = {}
     for name, (label, mask) in masks.items():
-        write_nifti(folder / f"{name}.nii.gz", mask.voxels.astype(np.uint8), mask.affine)
-        write_json(
-            folder / f"{name}.json",
-            {
-                "Type": _MASKS[label],
-                "RawSources": [f"bids:raw:{path.name}" for path in subject.files],
-                "VolumeMl": float(mask.voxels.sum()) * mask.voxel_ml,
-            },
-        )
-    return [folder / f"{name}.nii.gz" for name in masks]
+        beside = {
+            "Type": _TYPES[label],
+            "Sources": record.sources(common["Inputs"]),
+            "SpatialReference": "orig",
+            "VolumeMl": float(mask.voxels.sum()) * mask.voxel_ml,
+        }
+        voxels = mask.voxels.astype(np.uint8)
+        plan[folder / f"{name}.nii.gz"] = partial(write_nifti, voxels=voxels, affine=mask.affine)
+        plan[folder / f"{name}.json"] = partial(write_json, content=beside)
+    return plan
 
 
 def _space(subject: Subject) -> str:

@@ -79,6 +79,11 @@ def measures(done: Prepared) -> dict[str, float]:
     return numbers
 
 
+def sources(inputs: dict[str, dict[str, str]]) -> list[str]:
+    """Return the BIDS address of each input."""
+    return [f"bids:raw:{entry['Path']}" for entry in inputs.values()]
+
+
 def sidecar(contrast: str, done: Prepared, common: dict[str, Any]) -> dict[str, Any]:
     """Return the JSON beside a preprocessed scan."""
     channel = done.channels[contrast]
@@ -96,7 +101,7 @@ def sidecar(contrast: str, done: Prepared, common: dict[str, Any]) -> dict[str, 
     settings = common["Settings"]
     return {
         "Description": "Preprocessed for segmentation by steelyard.",
-        "Sources": [f"bids:raw:{entry['Path']}" for entry in common["Inputs"].values()],
+        "Sources": sources(common["Inputs"]),
         "SkullStripped": settings["brain"] != "skip",
         "SpatialReference": "orig",
         "Steelyard": own | common,
