@@ -10,7 +10,8 @@ import pytest
 import heads
 from steelyard.errors import UserError
 from steelyard.imaging.bids import GENERATOR, bids_label, read_bids
-from steelyard.imaging.pairs import Patterns, read_pairs, refuse_copies
+from steelyard.imaging.copies import refuse_copies
+from steelyard.imaging.pairs import Patterns, read_pairs
 
 
 def touch(path):

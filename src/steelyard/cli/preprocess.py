@@ -69,19 +69,20 @@ class Preprocess(Command):
         for line in _summary(dataset.notes):
             _say(line)
         known = {str(remark) for remark in dataset.faults}
-        failures: list[str] = []
+        seen: list[Outcome] = []
         total = len(dataset.subjects) + len(dataset.faults)
         outcomes = preprocess(dataset, self.out, settings=settings, workers=self.workers)
         try:
-            track(_watch(outcomes, failures), total=total, title="Preprocessing")
+            track(_watch(outcomes, seen), total=total, title="Preprocessing")
         except KeyboardInterrupt:
             _say("stopped; the same command goes on from here.")
             return 130
-        return self._sum_up(total, failures, known)
+        return self._sum_up(total, seen, known)
 
     def _read(self) -> "Dataset":
         from steelyard.imaging.bids import read_bids
-        from steelyard.imaging.pairs import Patterns, read_pairs, refuse_copies
+        from steelyard.imaging.copies import refuse_copies
+        from steelyard.imaging.pairs import Patterns, read_pairs
 
         optional = () if self.brain == "own" else ("brain",)
         if self.flair is None and self.t1 is None:
@@ -93,12 +94,14 @@ class Preprocess(Command):
         patterns = Patterns(flair=self.flair, t1=self.t1, wmh=self.wmh, brain=self.brain_mask)
         return refuse_copies(read_pairs(self.source, patterns, optional=optional))
 
-    def _sum_up(self, total: int, failures: list[str], known: set[str]) -> int:
-        for line in failures:
-            if line not in known:
-                _say(f"failed: {line}")
-        _say(f"{total - len(failures)} of {total} subjects are ready; look at {self.out / 'index.html'}")
-        return 2 if failures else 0
+    def _sum_up(self, total: int, outcomes: "list[Outcome]", known: set[str]) -> int:
+        failed = [outcome for outcome in outcomes if outcome.status == "failed"]
+        for outcome in failed:
+            if outcome.message not in known:
+                _say(f"failed: {outcome.message}")
+        page = "" if any(outcome.key == "index.html" for outcome in failed) else f"; look at {self.out / 'index.html'}"
+        _say(f"{len(outcomes) - len(failed)} of {total} subjects are ready{page}")
+        return 2 if failed else 0
 
 
 def _summary(notes: "Sequence[Remark]") -> Iterator[str]:
@@ -114,13 +117,12 @@ def _summary(notes: "Sequence[Remark]") -> Iterator[str]:
             yield f"{len(subjects)} subjects have {text}: {shown}"
 
 
-def _watch(outcomes: "Iterator[Outcome]", failures: list[str]) -> Iterator[str]:
-    """Yield what the progress shows, and keep what failed."""
+def _watch(outcomes: "Iterator[Outcome]", seen: "list[Outcome]") -> Iterator[str]:
+    """Yield what the progress shows, and keep what came."""
     from steelyard.cli.progress import Idle
 
     for outcome in outcomes:
-        if outcome.status == "failed":
-            failures.append(outcome.message)
+        seen.append(outcome)
         yield outcome.key if outcome.status == "done" else Idle(f"{outcome.key} {outcome.status}")
 
 

@@ -165,13 +165,17 @@ def test_scans_of_two_heads_are_told_apart(cohort):
         prepare(mixed, Settings(brain="own", bias="skip"))
 
 
-def test_a_failure_leaves_earlier_results_as_they_were(cohort, tmp_path, capsys):
+def test_a_failure_puts_earlier_results_aside_and_loses_none(cohort, tmp_path, capsys):
     out = tmp_path / "out"
     assert run(capsys, cohort, out)[0] == 0
-    before = {path: path.read_bytes() for path in (out / "sub-bad").rglob("*.*")}
+    scans = {path.name: path.read_bytes() for path in (out / "sub-bad").rglob("*.nii.gz")}
     spoil_truncated(cohort)
-    assert run(capsys, cohort, out)[0] == 2
-    assert {path: path.read_bytes() for path in (out / "sub-bad").rglob("*.*")} == before
+    code, said = run(capsys, cohort, out)
+    assert code == 2
+    assert "its earlier outputs were moved to" in said
+    assert scans
+    assert not list((out / "sub-bad").rglob("*.nii.gz"))
+    assert {path.name: path.read_bytes() for path in (out / ".withdrawn").rglob("*.nii.gz")} == scans
 
 
 def test_a_full_disk_is_one_line_and_leaves_no_half_file(cohort, tmp_path, capsys, monkeypatch):

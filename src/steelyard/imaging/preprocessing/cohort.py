@@ -12,7 +12,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import chain, groupby
+from itertools import chain
 from pathlib import Path
 from time import perf_counter
 from typing import Literal
@@ -22,6 +22,7 @@ import torch
 
 from steelyard.errors import UserError
 from steelyard.imaging.bids import Dataset, Subject
+from steelyard.imaging.copies import refuse_copies
 from steelyard.imaging.preprocessing import outputs, record
 from steelyard.imaging.preprocessing.mosaic import draw_mosaic
 from steelyard.imaging.preprocessing.page import Entry, render_page
@@ -72,10 +73,9 @@ def preprocess(dataset: Dataset, out: Path, *, settings: Settings, workers: int 
 
 
 def _preprocess(dataset: Dataset, out: Path, settings: Settings, workers: int) -> Iterator[Outcome]:
-    copies = _copies(dataset.subjects)
-    jobs = [_Job(subject, dataset.root, out, settings) for subject in dataset.subjects if subject.key not in copies]
+    dataset = refuse_copies(dataset)
+    jobs = [_Job(subject, dataset.root, out, settings) for subject in dataset.subjects]
     refused = [Outcome(remark.subject, "failed", str(remark)) for remark in dataset.faults]
-    refused += [Outcome(key, "failed", f"{key}: {text}") for key, text in copies.items()]
     outcomes: list[Outcome] = []
     for outcome in chain(refused, _run(jobs, workers)):
         namesake = len(outcomes) < len(refused) and outcome.key in {job.subject.key for job in jobs}
@@ -120,24 +120,6 @@ def _withdrawn(outcome: Outcome, out: Path) -> Outcome:
     except UserError as error:
         what = f"its earlier outputs are still there: {str(error).removesuffix('.')}"
     return replace(outcome, message=f"{outcome.message.removesuffix('.')}; {what}.")
-
-
-def _copies(subjects: Sequence[Subject]) -> dict[str, str]:
-    """Return the subjects whose scan is, byte for byte, an earlier subject's: one head under two names."""
-    found: dict[str, str] = {}
-    scans = [(subject, path) for subject in subjects for path in (subject.flair, subject.t1) if path is not None]
-    by_size = sorted((pair for pair in scans if pair[1].is_file()), key=lambda pair: pair[1].stat().st_size)
-    for _, group in groupby(by_size, key=lambda pair: pair[1].stat().st_size):
-        same = list(group)
-        seen: dict[str, tuple[Subject, Path]] = {}
-        for subject, path in same if len(same) > 1 else ():
-            try:
-                first, original = seen.setdefault(record.digest(path), (subject, path))
-            except OSError:
-                continue
-            if first.key != subject.key:
-                found[subject.key] = f"{path} is the same file as {original} of {first.key}; one head has two names"
-    return found
 
 
 def _in_turn(jobs: Sequence[_Job]) -> Iterator[Outcome]:
