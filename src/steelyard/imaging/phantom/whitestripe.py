@@ -5,8 +5,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from steelyard.imaging.phantom.field import FloatArray
-
-_HALF_WIDTH = 0.05  # of the brain's voxels, on either side of the peak
+from steelyard.imaging.stripe import stripe_values
 
 
 def white_stripe(image: FloatArray, brain: NDArray[np.bool_], white: NDArray[np.bool_]) -> FloatArray:
@@ -20,10 +19,8 @@ def white_stripe(image: FloatArray, brain: NDArray[np.bool_], white: NDArray[np.
         brain: The brain.
         white: White matter without lesions.
     """
-    values, peak = image[brain], _mode(image[white])
-    rank = float(np.mean(values < peak))
-    low, high = np.quantile(values, [max(rank - _HALF_WIDTH, 0), min(rank + _HALF_WIDTH, 1)])
-    stripe = values[(values >= low) & (values <= high)].astype(np.float64)
+    values = image[brain]
+    stripe = stripe_values(values, _mode(image[white])).astype(np.float64)
     normalised = np.zeros_like(image)
     normalised[brain] = (values - stripe.mean()) / stripe.std()
     return normalised

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from steelyard.errors import UserError
+from steelyard.imaging.stripe import stripe_values
 from steelyard.imaging.volumes import Volume
 
 _BINS = 1024
@@ -54,13 +55,11 @@ def find_stripe(scan: Volume, *, brain: Volume, width: float = 0.05, depth_mm: f
             f"only {len(deep)} even voxels lie {depth_mm:g} mm inside the brain; WhiteStripe needs {_FEWEST}"
         )
     peak = largest_mode(deep)
-    rank = float(np.mean(values < peak))
-    lowest, highest = np.quantile(values, [max(rank - width, 0.0), min(rank + width, 1.0)])
-    inside = values[(values >= lowest) & (values <= highest)]
+    inside = stripe_values(values, peak, width=width)
     deviation = float(inside.std())
     if not deviation > 0:
         raise UserError("the white stripe has no spread; the intensities are too coarse to normalise")
-    return Stripe(peak, float(lowest), float(highest), float(inside.mean()), deviation)
+    return Stripe(peak, float(inside.min()), float(inside.max()), float(inside.mean()), deviation)
 
 
 def largest_mode(values: NDArray[np.float64]) -> float:
