@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from steelyard.errors import UserError
 from steelyard.imaging.bids import Dataset, Subject
-from steelyard.imaging.volumes import Volume, canonical, read_mask, read_scan
+from steelyard.imaging.frame import Frame
+from steelyard.imaging.volumes import canonical, read_mask, read_scan
 from steelyard.imaging.writing import write_bytes
 
 
@@ -28,13 +29,13 @@ class SliceChoice:
             the slices are centred at `height`.
         height: Where the middle slice lies, as a share of the brain's extent from its lowest slice to its highest;
             at 0.65, the upper half of the lateral ventricles, most white matter hyperintensities are found.
-        shape: Rows and columns to crop or pad each slice to, about the brain's middle; as they come if not given.
+        frame: Size and resolution of each slice; as they come if not given.
     """
 
     count: int | None = 5
     first: int | None = None
     height: float = 0.65
-    shape: tuple[int, int] | None = None
+    frame: Frame = Frame()
 
     def __post_init__(self) -> None:
         if self.count is not None and self.count < 1:
@@ -43,8 +44,6 @@ class SliceChoice:
             raise UserError(f"first must be at least 0; got {self.first}.")
         if not 0 <= self.height <= 1:
             raise UserError(f"height must lie between 0 and 1; got {self.height}.")
-        if self.shape is not None and min(self.shape) < 1:
-            raise UserError(f"shape must be positive; got {self.shape}.")
 
     def pick(self, brain: NDArray[np.bool_]) -> range:
         """Return the indices of the slices, lowest first.
@@ -112,7 +111,7 @@ class SliceSet(Sequence[SubjectSlices]):
         if not images:
             raise UserError(f"no subject has both a {contrast} scan and a lesion mask.")
         if len({image.shape[1:] for image in images}) > 1:
-            raise UserError("the slices differ in size; give a shape to crop or pad them to.")
+            raise UserError("the slices differ in size; give the frame a shape to crop or pad them to.")
         return np.concatenate(images)[:, None], np.concatenate(masks)[:, None].astype(np.float32), owners
 
 
@@ -160,37 +159,14 @@ def _cut(subject: Subject, choice: SliceChoice) -> SubjectSlices:
         indices = choice.pick(brain)
     except UserError as error:
         raise UserError(f"{subject.files[0]}: {error}.") from error
-    window = _window(brain, choice.shape)
+    placement = choice.frame.place(canonical(mask))
     return SubjectSlices(
         subject.key,
-        {name: _planes(scan, indices, window).astype(np.float32) for name, scan in scans.items()},
-        None if wmh is None else _planes(wmh, indices, window),
-        _planes(mask, indices, window),
+        {name: placement.cut(canonical(scan).voxels, indices) for name, scan in scans.items()},
+        None if wmh is None else placement.cut_mask(canonical(wmh).voxels, indices),
+        placement.cut_mask(brain, indices),
         indices,
     )
-
-
-def _window(brain: NDArray[np.bool_], shape: tuple[int, int] | None) -> tuple[slice, slice]:
-    """Return rows (anterior to posterior) and columns about the brain's middle; bounds may lie outside."""
-    across, along = (np.flatnonzero(brain.any(axis=axes)) for axes in ((1, 2), (0, 2)))
-    if shape is None:
-        return slice(0, brain.shape[1]), slice(0, brain.shape[0])
-    row = brain.shape[1] - 1 - (int(along[0]) + int(along[-1])) // 2
-    column = (int(across[0]) + int(across[-1])) // 2
-    top, left = row - shape[0] // 2, column - shape[1] // 2
-    return slice(top, top + shape[0]), slice(left, left + shape[1])
-
-
-def _planes(volume: Volume, indices: range, window: tuple[slice, slice]) -> NDArray[Any]:
-    """Return slices × rows × columns, anterior up, zeros where the window leaves the grid."""
-    voxels = canonical(volume).voxels[:, :, indices.start : indices.stop]
-    planes = np.transpose(voxels, (2, 1, 0))[:, ::-1]
-    pads = [(0, 0)]
-    cuts = [slice(None)]
-    for span, size in zip(window, planes.shape[1:], strict=True):
-        pads.append((max(0, -span.start), max(0, span.stop - size)))
-        cuts.append(slice(span.start + pads[-1][0], span.stop + pads[-1][0]))
-    return np.ascontiguousarray(np.pad(planes, pads)[tuple(cuts)])
 
 
 def _mark(subject: Subject, choice: SliceChoice) -> str:
