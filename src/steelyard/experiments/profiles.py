@@ -1,0 +1,45 @@
+"""Named configs to start from: each a function."""
+
+from collections.abc import Callable
+
+from steelyard.imaging.frame import Frame
+from steelyard.imaging.segmentation.augmentation import Augmentation
+from steelyard.imaging.segmentation.config import TrainingConfig
+from steelyard.imaging.slices import SliceChoice
+
+
+def paper() -> TrainingConfig:
+    """The paper's every setting, for a GPU: U-Net of width 64, SGD, plateau schedule, random mixed batches."""
+    return TrainingConfig(slices=SliceChoice(frame=Frame(shape=(256, 224))))
+
+
+def desk() -> TrainingConfig:
+    """The paper's design at a size that two cores can train: smaller planes, all slices, one-cycle AdamW."""
+    return TrainingConfig(
+        width=16,
+        slices=SliceChoice(count=None, frame=Frame(shape=(128, 128), pixel_mm=1.5)),
+        mixing="balanced",
+        augmentation=Augmentation(rotation=15, scale=(0.9, 1.1), shear=5, flip=True, gain=0.1, offset=0.1),
+        optimizer="adamw",
+        learning_rate=2e-3,
+        weight_decay=0.01,
+        schedule="one-cycle",
+        epochs=80,
+    )
+
+
+def smoke() -> TrainingConfig:
+    """A run of seconds that learns next to nothing."""
+    return TrainingConfig(
+        width=4,
+        slices=SliceChoice(count=3, frame=Frame(shape=(64, 64), pixel_mm=4.0)),
+        mixing="balanced",
+        optimizer="adamw",
+        learning_rate=5e-3,
+        schedule="one-cycle",
+        epochs=2,
+    )
+
+
+PROFILES: dict[str, Callable[[], TrainingConfig]] = {"paper": paper, "desk": desk, "smoke": smoke}
+"""By name."""

@@ -1,0 +1,1 @@
+"""Segmentation of white matter hyperintensities: training, evaluation, and networks to predict with."""

@@ -1,0 +1,137 @@
+"""What a training run is: one typed config, and named ones to start from."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from typing import Any, Literal, TypeVar, get_args
+
+from steelyard.errors import UserError
+from steelyard.imaging.frame import Frame
+from steelyard.imaging.segmentation.augmentation import Augmentation
+from steelyard.imaging.segmentation.methods import make_weighting, trained_domains
+from steelyard.imaging.segmentation.sampling import Mixing
+from steelyard.imaging.slices import SliceChoice
+from steelyard.probing.inner_loop import MetaTest
+
+Schedule = Literal["plateau", "one-cycle"]
+Rule = Literal["sgd", "adamw"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """Every setting of a run; the defaults are the paper's.
+
+    Args:
+        model: The network's name or import path.
+        width: Features at its first level.
+        options: Further arguments of a network that is given by import path.
+        method: How the domains are weighed.
+        prior: The Dirichlet prior of Ours.
+        meta_test: How the inner loop judges a step: on running (`eval`) or batch statistics.
+        every: The inner loop votes on each n-th step.
+        slices: Which slices are learned from, at what size.
+        batch_size: Slices a step, over all domains and processes.
+        mixing: `random` batches of the pool, or `balanced` ones.
+        augmentation: How slices are changed; none if not given.
+        optimizer: `sgd` with momentum, or `adamw`.
+        learning_rate: At the start, or the highest of a one-cycle schedule.
+        momentum: Of SGD.
+        weight_decay: Of either.
+        schedule: `plateau` divides the rate by ten after `patience` epochs without a better validation loss and stops
+            after `stop_after`, and the weights of the best epoch are kept; `one-cycle` rises and falls once over all
+            epochs, and those of the last are.
+        epochs: At most so many; with `one-cycle`, exactly.
+        patience: See `schedule`.
+        stop_after: See `schedule`.
+        seed: Settles initial weights, the order of the data and its changes.
+        threads: Of the CPU; results are the same to the bit for the same number only.
+        domains: What the network must serve.
+    """
+
+    model: str = "unet"
+    width: int = 64
+    options: Mapping[str, Any] = field(default_factory=dict)
+    method: str = "F50-T50"
+    prior: float = 5.0
+    meta_test: MetaTest = "eval"
+    every: int = 1
+    slices: SliceChoice = field(default_factory=SliceChoice)
+    batch_size: int = 8
+    mixing: Mixing = "random"
+    augmentation: Augmentation | None = field(default_factory=Augmentation)
+    optimizer: Rule = "sgd"
+    learning_rate: float = 0.01
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    schedule: Schedule = "plateau"
+    epochs: int = 500
+    patience: int = 20
+    stop_after: int = 50
+    seed: int = 0
+    threads: int = 1
+    domains: tuple[str, ...] = ("flair", "t1")
+
+    def __post_init__(self) -> None:
+        for name, kind in (
+            ("mixing", Mixing),
+            ("optimizer", Rule),
+            ("schedule", Schedule),
+            ("meta_test", MetaTest),
+        ):
+            if getattr(self, name) not in get_args(kind):
+                raise UserError(f"{name} must be one of {', '.join(get_args(kind))}; got {getattr(self, name)!r}.")
+        for name in ("width", "every", "batch_size", "epochs", "patience", "stop_after", "threads"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or not 1 <= value <= 100_000:
+                raise UserError(f"{name} must be a whole number of at least 1; got {value!r}.")
+        for name, lowest in (("learning_rate", 0.0), ("momentum", 0.0), ("weight_decay", 0.0), ("prior", 1.0)):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not lowest <= value < float("inf"):
+                raise UserError(f"{name} must be a number of at least {lowest:g}; got {value!r}.")
+        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**31:
+            raise UserError(f"seed must be a whole number of at least 0; got {self.seed!r}.")
+        make_weighting(self.method, len(self.trained), prior=self.prior)
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """The domains that the method trains on."""
+        return trained_domains(self.method, self.domains)
+
+    @property
+    def kept(self) -> str:
+        """Which epoch's weights the run is judged by: `best` or `last`."""
+        return "best" if self.schedule == "plateau" else "last"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every setting by name, as JSON holds it."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, held: Mapping[str, Any]) -> "TrainingConfig":
+        """Return the config that `as_dict` was made from, after JSON.
+
+        Raises:
+            UserError: A setting is unknown or impossible.
+        """
+        given = dict(held)
+        if given.get("augmentation") is not None:
+            given["augmentation"] = _built(Augmentation, given["augmentation"])
+        if "slices" in given:
+            choice = dict(given["slices"])
+            choice["frame"] = _built(Frame, choice.get("frame", {}))
+            given["slices"] = _built(SliceChoice, choice)
+        return _built(cls, given)
+
+
+def _built(kind: type[T], held: object) -> T:
+    """Build a config class from what JSON holds; lists become tuples."""
+    if not is_dataclass(kind) or not isinstance(held, Mapping):
+        raise UserError(f"{kind.__name__} must be an object; got {held!r}.")
+    known = {one.name for one in fields(kind)}
+    if unknown := sorted(set(held) - known):
+        raise UserError(f"{kind.__name__} has no setting {unknown[0]!r}.")
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in held.items()}
+    try:
+        return kind(**given)
+    except TypeError as error:
+        raise UserError(f"{kind.__name__}: {error}.") from error

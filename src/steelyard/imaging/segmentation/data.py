@@ -1,0 +1,84 @@
+"""From a preprocessed dataset to the slices of each domain."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+
+from steelyard.errors import UserError
+from steelyard.imaging.bids import Dataset, read_bids
+from steelyard.imaging.segmentation.sampling import DomainSlices
+from steelyard.imaging.segmentation.split import Split
+from steelyard.imaging.slices import SliceChoice, SubjectSlices, load_slices
+
+
+@dataclass(frozen=True)
+class LabelledSlices:
+    """The slices of a cohort by domain, and a digest of each subject's.
+
+    Args:
+        domains: By name.
+        digests: Of the voxels and masks, by subject: they tell whether two runs saw the same data.
+    """
+
+    domains: dict[str, DomainSlices]
+    digests: dict[str, str]
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """Everyone with a scan of some domain and a lesion mask."""
+        return tuple(self.digests)
+
+    def part(self, split: Split, part: str, domains: Sequence[str]) -> dict[str, DomainSlices]:
+        """Return the slices of one part of a split; a domain that none of its subjects has is left out.
+
+        Raises:
+            UserError: No subject to train on has scans of some domain.
+        """
+        chosen = {name: self.domains[name].of(getattr(split, part)) for name in domains}
+        empty = [name for name, slices in chosen.items() if not len(slices)]
+        if empty and part == "train":
+            raise UserError(f"no subject to train on has both a {empty[0]} scan and a lesion mask.")
+        return {name: slices for name, slices in chosen.items() if len(slices)}
+
+
+def read_prepared(root: Path) -> Dataset:
+    """Read a preprocessed dataset for training or evaluation.
+
+    Raises:
+        UserError: A subject is in doubt, or nobody has a lesion mask.
+    """
+    dataset = read_bids(root)
+    if dataset.faults:
+        raise UserError(f"{root}: {dataset.faults[0]}.")
+    if all(subject.wmh is None for subject in dataset.subjects):
+        raise UserError(f"{root}: no subject has a lesion mask (…_label-WMH_mask.nii.gz); there is nothing to learn from.")
+    return dataset
+
+
+def load_labelled(dataset: Dataset, choice: SliceChoice, *, domains: Sequence[str], cache: Path | None) -> LabelledSlices:
+    """Cut the slices of every subject with a lesion mask.
+
+    Raises:
+        UserError: A domain has no data, a file is unusable, or slices differ in size.
+    """
+    chosen = load_slices(dataset, choice, cache=cache)
+    found = {}
+    for name in domains:
+        try:
+            images, masks, owners = chosen.stack(name)
+        except UserError as error:
+            raise UserError(f"{dataset.root}: {error}") from error
+        found[name] = DomainSlices(torch.from_numpy(images), torch.from_numpy(masks), tuple(owners))
+    return LabelledSlices(found, {one.key: _digest(one) for one in chosen if one.wmh is not None})
+
+
+def _digest(subject: SubjectSlices) -> str:
+    held = sha256()
+    for name, image in sorted(subject.images.items()):
+        held.update(name.encode() + image.tobytes())
+    if subject.wmh is not None:
+        held.update(subject.wmh.tobytes())
+    return held.hexdigest()[:16]

@@ -1,0 +1,55 @@
+"""A network's probabilities on a scan's own grid."""
+
+import nibabel
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from steelyard.errors import UserError
+from steelyard.imaging.frame import Frame
+from steelyard.imaging.volumes import Volume, canonical
+
+_SLICES_AT_A_TIME = 8  # bounds memory whatever the number of slices
+
+
+def segment(network: nn.Module, scan: Volume, brain: Volume, *, frame: Frame) -> Volume:
+    """Return the probability of a lesion for every voxel of a stripped, normalised scan; zero outside the brain.
+
+    Slice by slice in axial planes, whatever the axes of the scan; the frame grows where the brain would not fit.
+
+    Args:
+        network: In evaluation mode, from one channel to logits of the same size.
+        scan: A FLAIR or a T1, as `steelyard preprocess` leaves it.
+        brain: Its brain mask, on the same grid.
+        frame: The one that the network was trained with.
+    """
+    mask = canonical(brain)
+    levels = np.flatnonzero(mask.voxels.any(axis=(0, 1)))
+    if not len(levels):
+        raise UserError("the brain mask is empty.")
+    indices = range(int(levels[0]), int(levels[-1]) + 1)
+    placement = frame.covering(mask).place(mask)
+    planes = placement.cut(canonical(scan).voxels, indices)
+    probabilities = placement.paste(_probabilities(network, planes), indices, mask.voxels.shape[2])
+    found = np.where(mask.voxels, np.clip(probabilities, 0, 1), np.float32(0))
+    return brain.with_voxels(_native(found, brain))
+
+
+def _probabilities(network: nn.Module, planes: NDArray[np.float32]) -> NDArray[np.float32]:
+    device = next(network.parameters()).device
+    parts = []
+    with torch.inference_mode():
+        for part in torch.from_numpy(planes)[:, None].split(_SLICES_AT_A_TIME):
+            given = part.to(device).contiguous(memory_format=torch.channels_last)
+            parts.append(network(given).sigmoid()[:, 0].float().cpu().numpy())
+    return np.concatenate(parts)
+
+
+def _native(voxels: NDArray[np.float32], like: Volume) -> NDArray[np.float32]:
+    """Return voxels whose axes run right, anterior, superior with the axes of a scan instead."""
+    turn = nibabel.orientations.ornt_transform(
+        nibabel.orientations.axcodes2ornt("RAS"), nibabel.orientations.io_orientation(like.affine)
+    )
+    back: NDArray[np.float32] = nibabel.orientations.apply_orientation(voxels, turn)
+    return np.ascontiguousarray(back)

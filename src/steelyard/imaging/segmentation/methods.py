@@ -1,0 +1,97 @@
+"""Ways to weigh the domains, by the names the paper gives them."""
+
+import re
+from collections.abc import Callable, Sequence
+
+from steelyard.errors import UserError
+from steelyard.weighting import DirichletVote, Fixed, RelativeShift, Weighting
+
+PAPER = (
+    "F50-T50",
+    "F10-T90",
+    "F90-T10",
+    "Simple-G",
+    "Simple-C",
+    "Ours-G-25",
+    "Ours-G-100",
+    "Ours-C-25",
+    "Ours-C-100",
+    "flair-only",
+    "t1-only",
+)
+"""The paper's rows."""
+
+_CHOICES = {"G": "greedy", "C": "conservative"}
+_FORMS = (
+    "F50-T50 (any two percentages), equal, fixed-0.2-0.3-0.5 (one weight per domain), Simple-G, Simple-C, Ours-G-25, "
+    "Ours-C-25 (any window), flair-only, t1-only"
+)
+
+
+def trained_domains(method: str, domains: Sequence[str]) -> tuple[str, ...]:
+    """Return the domains a method trains on: all, or the one that `NAME-only` names.
+
+    >>> trained_domains("t1-only", ("flair", "t1"))
+    ('t1',)
+    """
+    if not method.endswith("-only"):
+        return tuple(domains)
+    name = method.removesuffix("-only")
+    if name not in domains:
+        raise UserError(f"method {method}: the domains are {', '.join(domains)}; there is no {name}.")
+    return (name,)
+
+
+def make_weighting(method: str, domains: int, *, prior: float = 5.0) -> Weighting:
+    """Return how a method weighs its domains.
+
+    Args:
+        method: One of `PAPER`, or of the same form with other weights or another window.
+        domains: How many domains there are.
+        prior: The Dirichlet prior of Ours.
+
+    Raises:
+        UserError: There is no such method, or it does not fit the number of domains.
+    """
+    for pattern, make in _MAKERS.items():
+        if found := re.fullmatch(pattern, method):
+            try:
+                weighting = make(found.groups(), prior)
+                weighting.start(domains)
+            except ValueError as error:
+                raise UserError(f"method {method}: {error}") from error
+            return make(found.groups(), prior)
+    raise UserError(f"method must be of the form {_FORMS}; got {method!r}.")
+
+
+def votes(method: str) -> bool:
+    """Whether a method asks the inner loop."""
+    return method.startswith(("Ours-", "Simple-"))
+
+
+def _percentages(groups: Sequence[str], prior: float) -> Weighting:
+    del prior
+    return Fixed([int(group) / 100 for group in groups])
+
+
+def _numbers(groups: Sequence[str], prior: float) -> Weighting:
+    del prior
+    return Fixed([float(number) for number in groups[0].removeprefix("-").split("-")])
+
+
+def _simple(groups: Sequence[str], prior: float) -> Weighting:
+    del prior
+    return RelativeShift(gamma=0.1 if groups[0] == "C" else -0.1)
+
+
+def _ours(groups: Sequence[str], prior: float) -> Weighting:
+    return DirichletVote(_CHOICES[groups[0]], window=int(groups[1]), prior=prior)  # type: ignore[arg-type]
+
+
+_MAKERS: dict[str, Callable[[Sequence[str], float], Weighting]] = {
+    r"F(\d{1,3})-T(\d{1,3})": _percentages,
+    r"fixed((?:-\d*\.?\d+)+)": _numbers,
+    r"equal|[a-z0-9@.]+-only": lambda _groups, _prior: Fixed(),
+    r"Simple-([GC])": _simple,
+    r"Ours-([GC])-(\d+)": _ours,
+}

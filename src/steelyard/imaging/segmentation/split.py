@@ -1,0 +1,70 @@
+"""Which subjects train, which validate and which test."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+
+from steelyard.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """Subjects by what they are for; no subject is for two things.
+
+    Args:
+        train: Those the network learns from.
+        validate: Those that settle when to stop and which weights to keep.
+        test: Those that nothing is settled by.
+    """
+
+    train: tuple[str, ...]
+    validate: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        everyone = (*self.train, *self.validate, *self.test)
+        twice = sorted({name for name in everyone if everyone.count(name) > 1})
+        if twice:
+            raise UserError(f"{twice[0]} is on two sides of the split.")
+        if not self.train:
+            raise UserError("the split leaves no subject to train on.")
+
+    def part_of(self, subject: str) -> str | None:
+        """Return `train`, `validate` or `test`, or nothing for a stranger."""
+        return next((part for part, names in asdict(self).items() if subject in names), None)
+
+
+def split_subjects(
+    subjects: Sequence[str], *, folds: int = 5, fold: int = 0, validate: int | None = None, seed: int = 0
+) -> Split:
+    """Deal subjects into folds at random, the same for the same seed whatever their order.
+
+    Args:
+        subjects: Their names.
+        folds: How many parts take turns as the test subjects; 1 tests on none.
+        fold: Whose turn it is, from 0.
+        validate: How many of the others validate; as many as test if not given.
+        seed: Settles who is in which fold.
+
+    >>> split_subjects(["a", "b", "c", "d", "e"], folds=5, fold=1).test == split_subjects(list("edcba"), fold=1).test
+    True
+    """
+    names = sorted(subjects)
+    if len(names) < 2:
+        raise UserError(f"at least 2 subjects are needed to train and test; there are {len(names)}.")
+    if folds > len(names):
+        raise UserError(f"{folds} folds need at least as many subjects with lesion masks; there are {len(names)}.")
+    if folds < 1 or not 0 <= fold < folds:
+        raise UserError(f"fold must lie within 0 to {folds - 1}, of at least 1 fold; got {fold}.")
+    order = torch.randperm(len(names), generator=torch.Generator().manual_seed(seed)).tolist()
+    parts = [[names[index] for index in order[start::folds]] for start in range(folds)]
+    test = parts[fold] if folds > 1 else []
+    rest = [name for turn in range(1, folds) for name in parts[(fold + turn) % folds]] if folds > 1 else parts[0]
+    wanted = len(test) if validate is None else validate
+    if not 0 <= wanted < len(rest):
+        raise UserError(
+            f"{wanted} subjects to validate, of the {len(rest)} that are not for the test, leave none to train on; "
+            "give fewer folds or fewer to validate."
+        )
+    return Split(train=tuple(sorted(rest[wanted:])), validate=tuple(sorted(rest[:wanted])), test=tuple(sorted(test)))
