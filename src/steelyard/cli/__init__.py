@@ -8,14 +8,18 @@ import tyro
 from steelyard import __version__
 from steelyard.cli.benchmark import Benchmark
 from steelyard.cli.command import Command
+from steelyard.cli.evaluate import Evaluate
 from steelyard.cli.phantom import Phantom
 from steelyard.cli.preprocess import Preprocess
+from steelyard.cli.train import Train
 from steelyard.errors import UserError
 
 COMMANDS: dict[str, Callable[..., Command]] = {
     "benchmark": Benchmark,
+    "evaluate": Evaluate,
     "phantom": Phantom,
     "preprocess": Preprocess,
+    "train": Train,
 }
 
 

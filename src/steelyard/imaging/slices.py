@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from steelyard.errors import UserError
 from steelyard.imaging.bids import Dataset, Subject
 from steelyard.imaging.frame import Frame
-from steelyard.imaging.volumes import canonical, read_mask, read_scan
+from steelyard.imaging.volumes import Volume, canonical, read_mask, read_scan
 from steelyard.imaging.writing import write_bytes
 
 
@@ -143,28 +143,53 @@ def _load(subject: Subject, choice: SliceChoice, cache: Path | None) -> SubjectS
     return cut
 
 
-def _cut(subject: Subject, choice: SliceChoice) -> SubjectSlices:
+@dataclass(frozen=True)
+class SubjectVolumes:
+    """The whole volumes of one preprocessed subject, on one grid.
+
+    Args:
+        scans: By contrast, `flair` and `t1`.
+        wmh: Lesion mask, if there is one.
+        brain: Brain mask.
+    """
+
+    scans: dict[str, Volume]
+    wmh: Volume | None
+    brain: Volume
+
+
+def read_volumes(subject: Subject) -> SubjectVolumes:
+    """Read a preprocessed subject.
+
+    Raises:
+        UserError: A file is unusable, or scans and masks are on different grids.
+    """
     paths = {"flair": subject.flair, "t1": subject.t1}
     scans = {name: read_scan(path) for name, path in paths.items() if path is not None}
     main = next(iter(scans.values()))
     wmh = read_mask(subject.wmh, may_be_empty=True) if subject.wmh is not None else None
-    mask = read_mask(subject.brain) if subject.brain is not None else main.with_voxels(main.voxels != 0)
-    for volume in (*scans.values(), mask, *([] if wmh is None else [wmh])):
+    brain = read_mask(subject.brain) if subject.brain is not None else main.with_voxels(main.voxels != 0)
+    for volume in (*scans.values(), brain, *([] if wmh is None else [wmh])):
         if not volume.same_grid(main):
             raise UserError(
                 f"{subject.files[0]}: scans and masks of {subject.key} are not on one grid; preprocess them."
             )
-    brain = canonical(mask).voxels
+    return SubjectVolumes(scans, wmh, brain)
+
+
+def _cut(subject: Subject, choice: SliceChoice) -> SubjectSlices:
+    whole = read_volumes(subject)
+    brain = canonical(whole.brain)
     try:
-        indices = choice.pick(brain)
+        indices = choice.pick(brain.voxels)
     except UserError as error:
         raise UserError(f"{subject.files[0]}: {error}.") from error
-    placement = choice.frame.place(canonical(mask))
+    placement = choice.frame.place(brain)
     return SubjectSlices(
         subject.key,
-        {name: placement.cut(canonical(scan).voxels, indices) for name, scan in scans.items()},
-        None if wmh is None else placement.cut_mask(canonical(wmh).voxels, indices),
-        placement.cut_mask(brain, indices),
+        {name: placement.cut(canonical(scan).voxels, indices) for name, scan in whole.scans.items()},
+        None if whole.wmh is None else placement.cut_mask(canonical(whole.wmh).voxels, indices),
+        placement.cut_mask(brain.voxels, indices),
         indices,
     )
 

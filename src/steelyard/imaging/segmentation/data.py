@@ -54,11 +54,15 @@ def read_prepared(root: Path) -> Dataset:
     if dataset.faults:
         raise UserError(f"{root}: {dataset.faults[0]}.")
     if all(subject.wmh is None for subject in dataset.subjects):
-        raise UserError(f"{root}: no subject has a lesion mask (…_label-WMH_mask.nii.gz); there is nothing to learn from.")
+        raise UserError(
+            f"{root}: no subject has a lesion mask (…_label-WMH_mask.nii.gz); there is nothing to learn from."
+        )
     return dataset
 
 
-def load_labelled(dataset: Dataset, choice: SliceChoice, *, domains: Sequence[str], cache: Path | None) -> LabelledSlices:
+def load_labelled(
+    dataset: Dataset, choice: SliceChoice, *, domains: Sequence[str], cache: Path | None
+) -> LabelledSlices:
     """Cut the slices of every subject with a lesion mask.
 
     Raises:

@@ -101,12 +101,17 @@ class RunDirectory:
         """Whether training came to its end."""
         return (self.path / "finished.json").exists()
 
-    def resume(self, trainee: Trainee) -> None:
-        """Bring a trainee to where the run was, and forget what was written after that."""
+    def resume(self, trainee: Trainee, *, may_write: bool = True) -> None:
+        """Bring a trainee to where the run was, and forget what was written after that.
+
+        Args:
+            trainee: A fresh one.
+            may_write: False for all but one of several processes.
+        """
         path = self.path / CHECKPOINT
         if path.exists():
             trainee.load_state_dict(_load_checkpoint(path))
-        for name in (EPOCHS, STEPS):
+        for name in (EPOCHS, STEPS) if may_write else ():
             _truncate(self.path / name, trainee.epoch)
 
     def record(self, trainee: Trainee, epoch: EpochRecord) -> None:

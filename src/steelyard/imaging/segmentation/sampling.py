@@ -34,11 +34,7 @@ class DomainSlices:
 
     def by_subject(self) -> dict[str, tuple[Tensor, Tensor]]:
         """Return images and masks of each subject."""
-        return {
-            owner: (one.images, one.masks)
-            for owner in dict.fromkeys(self.owners)
-            for one in [self.of((owner,))]
-        }
+        return {owner: (one.images, one.masks) for owner in dict.fromkeys(self.owners) for one in [self.of((owner,))]}
 
     def __len__(self) -> int:
         return len(self.owners)

@@ -1,0 +1,137 @@
+"""`steelyard evaluate`: how well a trained network does on each domain."""
+
+import csv
+import io
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from steelyard.cli.command import Command
+from steelyard.errors import UserError
+
+if TYPE_CHECKING:
+    from steelyard.imaging.bids import Dataset
+    from steelyard.imaging.segmentation.evaluation import Score
+    from steelyard.imaging.segmentation.run import RunDirectory
+
+_SHOWN = (
+    ("dsc", "DSC"),
+    ("auc", "AUC"),
+    ("ppv", "PPV"),
+    ("tpr", "TPR"),
+    ("hd95", "HD95 mm"),
+    ("volume_difference", "AVD %"),
+    ("lesion_recall", "lesion recall"),
+    ("lesion_f1", "lesion F1"),
+)
+
+
+@dataclass(frozen=True)
+class Evaluate(Command):
+    """Judge a trained network: every metric per subject and domain as CSV, the means on the terminal.
+
+    On the dataset that the run was trained on, its test subjects are judged; on any other, every subject with a
+    lesion mask.
+    """
+
+    run_directory: Annotated[Path, tyro.conf.Positional]
+    """The run that `steelyard train` left."""
+    data: Annotated[Path, tyro.conf.Positional]
+    """The derivatives that `steelyard preprocess` left."""
+    subjects: Literal["test", "validate", "train", "all"] = "test"
+    """Which part of the run's own dataset."""
+    threshold: float = 0.5
+    """A voxel is a lesion if its probability is greater."""
+    out: Path | None = None
+    """The CSV file; RUN/metrics.csv if not said, or RUN/metrics-NAME.csv for a dataset called NAME."""
+    model: str | None = None
+    """The network's import path, if it is not one of ours: needed, because it is code."""
+
+    def run(self) -> int:
+        """Judge, write, show."""
+        from steelyard.cli.progress import track
+        from steelyard.imaging.segmentation.data import read_prepared
+        from steelyard.imaging.segmentation.evaluation import evaluate
+        from steelyard.imaging.segmentation.run import RunDirectory
+        from steelyard.imaging.writing import write_text
+
+        if not 0 <= self.threshold <= 1:
+            raise UserError(f"threshold must lie between 0 and 1; got {self.threshold}.")
+        run = RunDirectory(self.run_directory)
+        config = run.config
+        network = run.network(model=self.model)
+        dataset = read_prepared(self.data)
+        parts, own = self._parts(run, dataset)
+        scores: list[Score] = []
+        found = evaluate(network, dataset, config=config, parts=parts, threshold=self.threshold)
+        total = sum(
+            len({"flair", "t1"} & {name for name in config.domains if getattr(subject, name) is not None})
+            for subject in dataset.subjects
+            if subject.key in parts and subject.wmh is not None
+        )
+        track(_kept(found, scores), total=total, title="Evaluating")
+        if not scores:
+            raise UserError(f"{self.data}: no subject with a lesion mask is left to judge.")
+        out = self.out or self.run_directory / self._name(own)
+        write_text(out, _as_csv([score.row() for score in scores]))
+        _show(scores)
+        sys.stderr.write(f"{out} has every metric per subject\n")
+        return 0
+
+    def _parts(self, run: "RunDirectory", dataset: "Dataset") -> tuple[dict[str, str], bool]:
+        """Return whom to judge and what each was to the run; and whether the dataset is the run's own."""
+        from steelyard.imaging.segmentation.data import load_labelled
+
+        config = run.config
+        names = [subject.key for subject in dataset.subjects if subject.wmh is not None]
+        digests, split = run.digests, run.split
+        if not set(names) & set(digests):
+            return dict.fromkeys(names, "unseen"), False
+        held = [domain for domain in config.domains if any(getattr(s, domain, None) for s in dataset.subjects)]
+        ours = load_labelled(dataset, config.slices, domains=held, cache=None).digests
+        if not set(ours.values()) & set(digests.values()):
+            return dict.fromkeys(names, "unseen"), False
+        known = {name: split.part_of(name) or "unseen" for name in names}
+        chosen = {name: part for name, part in known.items() if self.subjects in ("all", part)}
+        if not chosen:
+            raise UserError(f"{run.path}: the run has no subjects to {self.subjects}; --subjects all takes everyone.")
+        return chosen, True
+
+    def _name(self, own: bool) -> str:
+        if not own:
+            return f"metrics-{self.data.resolve().name}.csv"
+        return "metrics.csv" if self.subjects == "test" else f"metrics-{self.subjects}.csv"
+
+
+def _kept(found: "Iterable[Score]", scores: "list[Score]") -> Iterator[str]:
+    for score in found:
+        scores.append(score)
+        yield f"{score.subject} {score.domain}: DSC {score.slices.dsc:.3f}"
+
+
+def _as_csv(rows: list[dict[str, object]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _show(scores: "list[Score]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from steelyard.imaging.segmentation.evaluation import summarise
+
+    table = Table("domain", "subjects", *(title for _, title in _SHOWN))
+    for row in summarise(scores):
+        cells = [
+            f"{row[name]:.3f}" if name not in ("hd95", "volume_difference") else f"{row[name]:.1f}"
+            for name, _ in _SHOWN
+        ]
+        table.add_row(str(row["domain"]), str(row["subjects"]), *cells)
+    Console().print(table)

@@ -1,0 +1,185 @@
+"""`steelyard train`: one network for several domains."""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from steelyard.cli.command import Command
+from steelyard.errors import UserError
+
+if TYPE_CHECKING:
+    from steelyard.imaging.segmentation.config import TrainingConfig
+    from steelyard.imaging.segmentation.data import LabelledSlices
+    from steelyard.imaging.segmentation.launch import Assignment
+    from steelyard.imaging.segmentation.split import Split
+    from steelyard.imaging.segmentation.training import EpochRecord
+
+
+@dataclass(frozen=True)
+class Train(Command):
+    """Train one network on a preprocessed dataset: a model, a method, a split.
+
+    A run that was stopped, however it was stopped, goes on where it was if the command is given again. The run
+    directory holds everything: config.json, split.json, environment.json, epochs.csv, steps.csv with λ, hypothetical
+    losses and vote of every step, best and last weights (safetensors), and what `steelyard evaluate` adds.
+    """
+
+    data: Annotated[Path, tyro.conf.Positional]
+    """The derivatives that `steelyard preprocess` left."""
+    run_directory: Annotated[Path, tyro.conf.Positional]
+    """The folder for the run; new, or of a run that was stopped."""
+    experiment: str = "desk"
+    """The config to start from: paper (for a GPU), desk (for two cores) or smoke (seconds)."""
+    method: str | None = None
+    """F50-T50, F10-T90, F90-T10, Simple-G, Simple-C, Ours-G-25, Ours-C-100 (any weights, any window), flair-only, …"""
+    model: str | None = None
+    """unet, lightweight, monai:BasicUNet or package.module:callable."""
+    width: int | None = None
+    """Features at the network's first level."""
+    epochs: int | None = None
+    """At most so many; with a one-cycle schedule, exactly."""
+    seed: int = 0
+    """Settles initial weights, the order of the data and its changes."""
+    folds: int = 5
+    """Into how many parts the subjects are dealt; each takes its turn as the test subjects."""
+    fold: int = 0
+    """Whose turn it is."""
+    validate: int | None = None
+    """How many of the other subjects validate; as many as test if not said."""
+    split_seed: int = 0
+    """Settles who is in which fold."""
+    threads: int = 1
+    """Of the CPU; a part of the config, because bits depend on it."""
+    set: tuple[str, ...] = ()
+    """Any other setting as NAME=VALUE, such as learning_rate=0.001 slices.frame.pixel_mm=1.2 options.dropout=0.1."""
+    accelerator: str = "cpu"
+    """cpu, cuda, mps or auto."""
+    devices: int = 1
+    """How many processes share every batch."""
+    tensorboard: bool = False
+    """Write TensorBoard logs into the run directory, too."""
+    cache: Path | None = None
+    """A folder that keeps the slices between runs."""
+
+    def run(self) -> int:
+        """Read, split, train, say where the result is."""
+        from steelyard.imaging.segmentation.data import load_labelled, read_prepared
+        from steelyard.imaging.segmentation.launch import Assignment
+        from steelyard.imaging.segmentation.split import split_subjects
+
+        config = self._config()
+        dataset = read_prepared(self.data)
+        slices = load_labelled(dataset, config.slices, domains=config.domains, cache=self.cache)
+        try:
+            split = split_subjects(
+                slices.subjects, folds=self.folds, fold=self.fold, validate=self.validate, seed=self.split_seed
+            )
+        except UserError as error:
+            raise UserError(f"{self.data}: {error}") from error
+        _say(_announce(config, split, slices))
+        try:
+            self._train(Assignment(config=config, split=split, slices=slices, out=self.run_directory))
+        except KeyboardInterrupt:
+            _say("stopped; the same command goes on from here.")
+            return 130
+        _say(f"{self.run_directory} is trained; steelyard evaluate {self.run_directory} {self.data} judges it")
+        return 0
+
+    def _train(self, assignment: "Assignment") -> None:
+        from steelyard.imaging.segmentation.launch import train, train_in_processes
+
+        fabric = _fabric(self.accelerator, self.devices)
+        watch = _Watch(assignment.config.epochs, self.run_directory / "tensorboard" if self.tensorboard else None)
+        if self.devices > 1:
+            train_in_processes(assignment, fabric, watch)
+        else:
+            watch(train(assignment, fabric))
+
+    def _config(self) -> "TrainingConfig":
+        from steelyard.experiments.profiles import PROFILES
+        from steelyard.imaging.segmentation.config import TrainingConfig
+
+        if self.experiment not in PROFILES:
+            raise UserError(f"experiment must be one of {', '.join(PROFILES)}; got {self.experiment}.")
+        given = {name: getattr(self, name) for name in ("method", "model", "width", "epochs")}
+        config = replace(
+            PROFILES[self.experiment](),
+            seed=self.seed,
+            threads=self.threads,
+            **{name: value for name, value in given.items() if value is not None},
+        )
+        held = config.as_dict()
+        for setting in self.set:
+            _put(held, setting)
+        return TrainingConfig.from_dict(held)
+
+
+@dataclass(frozen=True)
+class _Watch:
+    """Shows the epochs as they come; a class, so that another process can be given it."""
+
+    epochs: int
+    tensorboard: Path | None
+
+    def __call__(self, records: "Iterator[EpochRecord]") -> None:
+        from steelyard.cli.progress import track
+
+        if self.tensorboard is not None:
+            from steelyard.imaging.segmentation.tensorboard import logged
+
+            records = logged(records, self.tensorboard)
+        track((_told(record) for record in records), total=self.epochs, title="Training")
+
+
+def _told(record: "EpochRecord") -> str:
+    losses = record.validation or record.losses
+    shown = ", ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
+    weights = ", ".join(f"{weight:.2f}" for weight in record.steps[-1].weights.values())
+    return f"epoch {record.epoch + 1}: {'validation' if record.validation else 'training'} {shown}; weights {weights}"
+
+
+def _announce(config: "TrainingConfig", split: "Split", slices: "LabelledSlices") -> str:
+    counts = ", ".join(f"{len(domain)} of {name}" for name, domain in slices.domains.items())
+    return (
+        f"{config.method}, {config.model} of width {config.width}: {len(split.train)} subjects to train, "
+        f"{len(split.validate)} to validate, {len(split.test)} to test; {counts} slices in all"
+    )
+
+
+def _fabric(accelerator: str, devices: int) -> Any:
+    import warnings
+
+    from lightning.fabric import Fabric
+
+    if devices < 1:
+        raise UserError(f"devices must be at least 1; got {devices}.")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return Fabric(accelerator=accelerator, devices=devices, strategy="ddp_spawn" if devices > 1 else "auto")
+    except (ValueError, RuntimeError) as error:
+        raise UserError(f"accelerator {accelerator}: {error}") from error
+
+
+def _put(held: dict[str, Any], setting: str) -> None:
+    """Put NAME=VALUE into a config's dict; the value is JSON, or text."""
+    name, equals, text = setting.partition("=")
+    *path, last = name.split(".")
+    place: Any = held
+    for step in path:
+        place = place.get(step) if isinstance(place, dict) else None
+    if not equals or not isinstance(place, dict) or (last not in place and path != ["options"]):
+        raise UserError(f"--set takes NAME=VALUE with the name of a setting; got {setting!r}.")
+    try:
+        place[last] = json.loads(text)
+    except ValueError:
+        place[last] = text
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")

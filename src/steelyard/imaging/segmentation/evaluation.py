@@ -1,0 +1,98 @@
+"""How well a trained network does, subject by subject and domain by domain."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import isfinite
+from statistics import fmean
+from typing import Any
+
+from numpy.typing import NDArray
+from torch import nn
+
+from steelyard.imaging.bids import Dataset, Subject
+from steelyard.imaging.metrics import VolumeMetrics, VoxelMetrics, volume_metrics, voxel_metrics
+from steelyard.imaging.segmentation.config import TrainingConfig
+from steelyard.imaging.segmentation.inference import segment
+from steelyard.imaging.slices import read_volumes
+from steelyard.imaging.volumes import Volume, canonical
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """What a network got from one scan.
+
+    Args:
+        subject: Whose scan it is.
+        domain: Which contrast.
+        part: What the subject was to the run: `train`, `validate`, `test`, or `unseen`.
+        slices: Agreement over the slices that the run evaluates.
+        volume: Agreement over the whole volume.
+    """
+
+    subject: str
+    domain: str
+    part: str
+    slices: VoxelMetrics
+    volume: VolumeMetrics
+
+    def row(self) -> dict[str, object]:
+        """Return the score as a row of a table."""
+        named: dict[str, object] = {"subject": self.subject, "domain": self.domain, "part": self.part}
+        return named | asdict(self.slices) | asdict(self.volume)
+
+
+def evaluate(
+    network: nn.Module, dataset: Dataset, *, config: TrainingConfig, parts: Mapping[str, str], threshold: float = 0.5
+) -> Iterator[Score]:
+    """Yield the scores of some subjects, on their own grid.
+
+    Args:
+        network: Ready to predict.
+        dataset: The preprocessed dataset.
+        config: Of the run: its slices and frame.
+        parts: The subjects to evaluate, and what each was to the run; those without a lesion mask are left out.
+        threshold: A voxel is a lesion if its probability is greater.
+    """
+    for subject in dataset.subjects:
+        if subject.key in parts and subject.wmh is not None:
+            yield from _scores(network, subject, config, part=parts[subject.key], threshold=threshold)
+
+
+def _scores(
+    network: nn.Module, subject: Subject, config: TrainingConfig, *, part: str, threshold: float
+) -> Iterator[Score]:
+    whole = read_volumes(subject)
+    truth = canonical(whole.wmh) if whole.wmh is not None else None
+    indices = config.slices.pick(canonical(whole.brain).voxels)
+    for domain in config.domains:
+        if domain not in whole.scans or truth is None:
+            continue
+        found = canonical(segment(network, whole.scans[domain], whole.brain, frame=config.slices.frame))
+        yield Score(
+            subject=subject.key,
+            domain=domain,
+            part=part,
+            slices=voxel_metrics(_within(found, indices), _within(truth, indices), threshold=threshold),
+            volume=volume_metrics(found.voxels > threshold, truth.voxels, spacing=truth.spacing),
+        )
+
+
+def _within(volume: Volume, indices: range) -> NDArray[Any]:
+    planes: NDArray[Any] = volume.voxels[:, :, indices.start : indices.stop]
+    return planes
+
+
+def summarise(scores: Sequence[Score]) -> list[dict[str, object]]:
+    """Return the mean of every metric by domain; what is undefined or infinite is left out, and counted.
+
+    A subject without lesions has no AUC, for instance, and one in which nothing was found has no surface.
+    """
+    rows: list[dict[str, object]] = []
+    for domain in dict.fromkeys(score.domain for score in scores):
+        held = [asdict(one.slices) | asdict(one.volume) for one in scores if one.domain == domain]
+        row: dict[str, object] = {"domain": domain, "subjects": len(held)}
+        for name in held[0]:
+            finite = [values[name] for values in held if isfinite(values[name])]
+            row[name] = fmean(finite) if finite else float("nan")
+        rows.append(row)
+    return rows
