@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from steelyard.imaging.segmentation.run import RunDirectory
 
 _SHOWN = (
-    ("dsc", "DSC"),
-    ("auc", "AUC"),
-    ("ppv", "PPV"),
-    ("tpr", "TPR"),
-    ("hd95", "HD95 mm"),
-    ("volume_difference", "AVD %"),
-    ("lesion_recall", "lesion recall"),
-    ("lesion_f1", "lesion F1"),
+    ("dsc", "DSC", ".3f"),
+    ("auc", "AUC", ".3f"),
+    ("ppv", "PPV", ".3f"),
+    ("tpr", "TPR", ".3f"),
+    ("hd95", "HD95 mm", ".1f"),
+    ("volume_difference", "AVD %", ".1f"),
+    ("lesion_recall", "lesion recall", ".3f"),
+    ("lesion_f1", "lesion F1", ".3f"),
 )
 
 
@@ -127,11 +127,8 @@ def _show(scores: "list[Score]") -> None:
 
     from steelyard.imaging.segmentation.evaluation import summarise
 
-    table = Table("domain", "subjects", *(title for _, title in _SHOWN))
+    table = Table("domain", "subjects", *(title for _, title, _ in _SHOWN))
     for row in summarise(scores):
-        cells = [
-            f"{row[name]:.3f}" if name not in ("hd95", "volume_difference") else f"{row[name]:.1f}"
-            for name, _ in _SHOWN
-        ]
+        cells = [f"{row[name]:{form}}" for name, _, form in _SHOWN]
         table.add_row(str(row["domain"]), str(row["subjects"]), *cells)
     Console().print(table)

@@ -114,4 +114,5 @@ def _interpolation(start: float, step: float, *, into: int, out_of: int) -> Matr
     samples = np.arange(-margin, out_of + margin)
     weights = np.clip(1 - np.abs(places[:, None] - samples[None]) / width, 0, None)
     weights /= weights.sum(axis=1, keepdims=True)
-    return weights[:, margin:-margin].astype(np.float32)
+    inside: Matrix = weights[:, margin:-margin].astype(np.float32)
+    return inside

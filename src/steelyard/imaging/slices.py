@@ -1,7 +1,7 @@
 """Slices for training, held in memory so that an epoch never waits for disk."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from io import BytesIO
 from json import dumps
@@ -35,7 +35,7 @@ class SliceChoice:
     count: int | None = 5
     first: int | None = None
     height: float = 0.65
-    frame: Frame = Frame()
+    frame: Frame = field(default_factory=Frame)
 
     def __post_init__(self) -> None:
         if self.count is not None and self.count < 1:

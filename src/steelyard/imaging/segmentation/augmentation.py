@@ -47,7 +47,7 @@ class Augmentation:
         both = torch.cat([images, masks], dim=1)
         grid = affine_grid(self._matrices(both, generator).to(both), list(both.shape), align_corners=False)
         moved = grid_sample(both, grid, mode="nearest", align_corners=False)
-        changed, moved_masks = moved.split([images.shape[1], masks.shape[1]], dim=1)
+        changed, moved_masks = torch.split(moved, [images.shape[1], masks.shape[1]], dim=1)
         return self._intensities(changed, generator), (moved_masks > 0.5).to(masks.dtype)
 
     def _matrices(self, both: Tensor, generator: torch.Generator) -> Tensor:

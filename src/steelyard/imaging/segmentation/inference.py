@@ -40,7 +40,7 @@ def _probabilities(network: nn.Module, planes: NDArray[np.float32]) -> NDArray[n
     device = next(network.parameters()).device
     parts = []
     with torch.inference_mode():
-        for part in torch.from_numpy(planes)[:, None].split(_SLICES_AT_A_TIME):
+        for part in torch.split(torch.from_numpy(planes)[:, None], _SLICES_AT_A_TIME):
             given = part.to(device).contiguous(memory_format=torch.channels_last)
             parts.append(network(given).sigmoid()[:, 0].float().cpu().numpy())
     return np.concatenate(parts)

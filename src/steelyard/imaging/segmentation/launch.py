@@ -67,7 +67,7 @@ def train_in_processes(assignment: Assignment, fabric: Fabric, watch: Watch) -> 
         if run.finished:
             return
         try:
-            fabric.launch(_work, assignment, watch)
+            fabric.launch(_work, assignment, watch)  # type: ignore[arg-type]
         except ProcessRaisedException as error:
             mark = f"{UserError.__module__}.{UserError.__qualname__}: "
             said = [line for line in str(error).splitlines() if line.startswith(mark)]

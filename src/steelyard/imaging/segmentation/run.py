@@ -84,7 +84,7 @@ class RunDirectory:
     @property
     def split(self) -> Split:
         """Who trained, validated and tested."""
-        held = self._json(SPLIT).get("split")
+        held: Any = self._json(SPLIT).get("split")
         try:
             return Split(**{part: tuple(map(str, names)) for part, names in held.items()})
         except (AttributeError, TypeError, UserError) as error:

@@ -20,7 +20,7 @@ def logged(records: Iterable[EpochRecord], folder: Path) -> Iterator[EpochRecord
     writer = None
     for record in records:
         first = record.epoch * len(record.steps)
-        writer = writer or SummaryWriter(str(folder), purge_step=first)  # type: ignore[no-untyped-call]
+        writer = writer or SummaryWriter(str(folder), purge_step=first)
         for step in record.steps:
             for kind, values in (
                 ("loss", step.losses),
@@ -28,10 +28,10 @@ def logged(records: Iterable[EpochRecord], folder: Path) -> Iterator[EpochRecord
                 ("hypothetical", step.hypothetical),
             ):
                 for name, value in values.items():
-                    writer.add_scalar(f"{kind}/{name}", value, first + step.step)  # type: ignore[no-untyped-call]
+                    writer.add_scalar(f"{kind}/{name}", value, first + step.step)
         for name, value in record.validation.items():
-            writer.add_scalar(f"validation/{name}", value, first + len(record.steps) - 1)  # type: ignore[no-untyped-call]
-        writer.flush()  # type: ignore[no-untyped-call]
+            writer.add_scalar(f"validation/{name}", value, first + len(record.steps) - 1)
+        writer.flush()
         yield record
     if writer is not None:
-        writer.close()  # type: ignore[no-untyped-call]
+        writer.close()

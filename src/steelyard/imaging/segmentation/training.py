@@ -64,7 +64,8 @@ def fit(trainee: Trainee, train: Pool, validate: Pool) -> Iterator[EpochRecord]:
         generator = torch.Generator().manual_seed(seed)
         torch.manual_seed(seed)
         trainee.model.train()
-        rate, steps = trainee.learning_rate, []
+        rate = trainee.learning_rate
+        steps: list[StepRecord] = []
         for draw in _draws(train, config, generator):
             batch = _augmented(draw.gather(train), config, generator)
             batch = fabric.to_device(_part(batch, fabric.global_rank, fabric.world_size))
@@ -119,7 +120,7 @@ def _augmented(batch: Batch, config: TrainingConfig, generator: torch.Generator)
         images, masks = config.augmentation(images, masks, generator=generator)
     images = images.contiguous(memory_format=torch.channels_last)
     sizes = [len(pair[0]) for pair in batch.values()]
-    return dict(zip(batch, zip(images.split(sizes), masks.split(sizes), strict=True), strict=True))
+    return dict(zip(batch, zip(torch.split(images, sizes), torch.split(masks, sizes), strict=True), strict=True))
 
 
 def _part(batch: Batch, rank: int, ranks: int) -> Batch:
