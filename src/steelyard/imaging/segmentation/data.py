@@ -61,7 +61,7 @@ def read_prepared(root: Path) -> Dataset:
 
 
 def load_labelled(
-    dataset: Dataset, choice: SliceChoice, *, domains: Sequence[str], cache: Path | None
+    dataset: Dataset, choice: SliceChoice, *, domains: Sequence[str], cache: Path | None = None
 ) -> LabelledSlices:
     """Cut the slices of every subject with a lesion mask.
 

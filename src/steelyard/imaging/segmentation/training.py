@@ -71,7 +71,7 @@ def fit(trainee: Trainee, train: Pool, validate: Pool) -> Iterator[EpochRecord]:
             batch = fabric.to_device(_part(batch, fabric.global_rank, fabric.world_size))
             loss = trainee.balancer(trainee.model, batch, trainee.optimizer)
             steps.append(_record(trainee, len(steps)))
-            _refuse_nonsense(steps[-1], draw, train)
+            _refuse_nonsense(steps[-1], draw, train, epoch=trainee.epoch)
             trainee.optimizer.zero_grad()
             fabric.backward(loss)
             trainee.optimizer.step()
@@ -144,11 +144,11 @@ def _record(trainee: Trainee, number: int) -> StepRecord:
     )
 
 
-def _refuse_nonsense(record: StepRecord, draw: Draw, pool: Pool) -> None:
+def _refuse_nonsense(record: StepRecord, draw: Draw, pool: Pool, *, epoch: int) -> None:
     for name, loss in record.losses.items():
         if not isfinite(loss):
             raise UserError(
-                f"step {record.step} of the epoch: the loss of {name} is {loss} on a batch of {draw.describe(pool)}; "
+                f"step {record.step} of epoch {epoch}: the loss of {name} is {loss} on a batch of {draw.describe(pool)}; "
                 "the weights of the last good epoch are kept. A smaller learning rate may help."
             )
 

@@ -1,0 +1,179 @@
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from steelyard.errors import UserError
+from steelyard.experiments.profiles import paper, smoke
+from steelyard.imaging.segmentation.config import TrainingConfig
+from steelyard.imaging.segmentation.launch import Assignment, train
+from steelyard.imaging.segmentation.run import RunDirectory
+from steelyard.imaging.segmentation.split import split_subjects
+
+
+@pytest.fixture
+def assignment(labelled, tmp_path):
+    split = split_subjects(labelled.subjects, folds=3)
+    config = replace(smoke(), method="Ours-C-25", epochs=4)
+    return Assignment(config=config, split=split, slices=labelled, out=tmp_path / "run")
+
+
+def contents(folder):
+    left_out = {"environment.json", ".lock"}
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in left_out}
+
+
+def test_the_folder_tells_everything(assignment):
+    list(train(assignment))
+    run = RunDirectory(assignment.out)
+    assert run.config == assignment.config
+    assert run.split == assignment.split
+    assert run.digests == assignment.slices.digests
+    environment = json.loads((assignment.out / "environment.json").read_text())
+    assert environment["packages"]["torch"] == torch.__version__
+    header, *rows = (assignment.out / "steps.csv").read_text().splitlines()
+    assert header == (
+        "epoch,step,loss_flair,weight_flair,hypothetical_flair,loss_t1,weight_t1,hypothetical_t1,vote,outcome"
+    )
+    assert len(rows) == 4 * (len(rows) // 4) > 0
+    assert rows[0].split(",")[-2] in ("flair", "t1")
+    assert len((assignment.out / "epochs.csv").read_text().splitlines()) == 5
+    assert {"best.safetensors", "last.safetensors", "finished.json"} <= set(contents(assignment.out))
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_stopped_between_epochs_it_goes_on_to_the_same_bytes(assignment, tmp_path, after):
+    whole = replace(assignment, out=tmp_path / "whole")
+    list(train(whole))
+    epochs = train(assignment)
+    for _ in range(after):
+        next(epochs)
+    epochs.close()
+    for name in ("epochs.csv", "steps.csv"):
+        with (assignment.out / name).open("a") as stream:
+            stream.write(f"{after},0,half a li")
+    (assignment.out / "split.json").unlink()
+    assert [record.epoch for record in train(assignment)] == list(range(after, 4))
+    assert contents(assignment.out) == contents(whole.out)
+    assert list(train(assignment)) == []
+
+
+@pytest.mark.parametrize("setting", [{"schedule": "plateau", "optimizer": "sgd"}, {"method": "Simple-G"}])
+def test_other_schedules_and_methods_go_on_alike(assignment, tmp_path, setting):
+    config = replace(assignment.config, epochs=3, **setting)
+    whole = replace(assignment, config=config, out=tmp_path / "whole")
+    part = replace(assignment, config=config)
+    list(train(whole))
+    next(train(part))
+    list(train(part))
+    assert contents(part.out) == contents(whole.out)
+
+
+def test_another_run_in_the_same_folder_is_refused_by_the_setting(assignment, labelled):
+    list(train(assignment))
+    other = replace(assignment, config=replace(assignment.config, seed=1))
+    with pytest.raises(UserError, match=r"config.json: the run there has seed 0, not 1; give another folder"):
+        list(train(other))
+    elsewhere = replace(labelled, digests=dict.fromkeys(labelled.digests, "0"))
+    with pytest.raises(UserError, match=r"split.json: the run there has another digests"):
+        list(train(replace(assignment, slices=elsewhere)))
+
+
+def test_somebody_elses_folder_is_left_alone(assignment):
+    assignment.out.mkdir()
+    (assignment.out / "thesis.tex").write_text("years")
+    with pytest.raises(UserError, match="is not empty and holds no run"):
+        list(train(assignment))
+    assert [path.name for path in assignment.out.iterdir()] == ["thesis.tex"]
+
+
+def test_configs_survive_json():
+    for config in (paper(), smoke(), replace(smoke(), augmentation=None, options={"a": [1]})):
+        assert TrainingConfig.from_dict(json.loads(json.dumps(config.as_dict()))) == config
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("colour", 1, "no setting 'colour'"),
+        ("width", 10**9, "width must be a whole number"),
+        ("width", "wide", "width must be a whole number"),
+        ("method", "Ours-C", "must be of the form"),
+        ("schedule", "never", "schedule must be one of"),
+        ("slices", {"frame": {"depth": 3}}, "Frame has no setting 'depth'"),
+        ("augmentation", [1], "Augmentation must be an object"),
+        ("seed", -1, "seed must be"),
+    ],
+)
+def test_a_config_file_with_nonsense_is_refused_by_name(assignment, name, value, message):
+    list(train(assignment))
+    path = assignment.out / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    with pytest.raises(UserError, match=message):
+        _ = RunDirectory(assignment.out).config
+
+
+def test_a_run_without_weights_says_so(assignment, tmp_path):
+    epochs = train(assignment)
+    next(epochs)
+    epochs.close()
+    (assignment.out / "last.safetensors").unlink()
+    with pytest.raises(UserError, match=r"last.safetensors: there are no weights; train the run first"):
+        RunDirectory(assignment.out).network()
+    with pytest.raises(UserError, match=r"config.json: there is no such file; this is no run directory"):
+        RunDirectory(tmp_path / "nothing").network()
+
+
+def test_weights_of_another_architecture_are_refused_by_name(assignment):
+    list(train(assignment))
+    path = assignment.out / "config.json"
+    whole = json.loads(path.read_text())
+    path.write_text(json.dumps(whole | {"width": 8}))
+    with pytest.raises(UserError, match=r"of another architecture; encoder\S+ is \(4, 1, 3, 3\), not \(8, 1, 3, 3\)"):
+        RunDirectory(assignment.out).network()
+    path.write_text(json.dumps(whole | {"model": "lightweight"}))
+    with pytest.raises(UserError, match="of another architecture; the file lacks conv_down"):
+        RunDirectory(assignment.out).network()
+
+
+def test_a_weights_file_is_data(assignment):
+    list(train(assignment))
+    path = assignment.out / "last.safetensors"
+    torch.save({"a": torch.zeros(1)}, path)
+    with pytest.raises(UserError, match="cannot be read as safetensors"):
+        RunDirectory(assignment.out).network()
+
+
+class Bomb:
+    def __reduce__(self):
+        return (exec, ("raise SystemExit('a file ran code')",))
+
+
+def test_a_checkpoint_that_would_run_code_is_refused(assignment):
+    epochs = train(assignment)
+    next(epochs)
+    epochs.close()
+    torch.save({"network": Bomb()}, assignment.out / "checkpoint.pt")
+    with pytest.raises(UserError, match=r"checkpoint.pt: is damaged or no checkpoint"):
+        list(train(assignment))
+
+
+def test_a_file_cannot_have_code_imported(assignment):
+    list(train(assignment))
+    path = assignment.out / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model": "antigravity:fly"}))
+    with pytest.raises(UserError, match=r"config.json: the network is 'antigravity:fly', which is code.*say --model"):
+        RunDirectory(assignment.out).network()
+    with pytest.raises(UserError, match="which is code"):
+        RunDirectory(assignment.out).network(model="unet")
+
+
+def test_the_trained_network_comes_back_as_it_was(assignment):
+    list(train(assignment))
+    network = RunDirectory(assignment.out).network()
+    assert not network.training
+    again = RunDirectory(assignment.out).network()
+    image = torch.randn(2, 1, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(network(image), again(image))
