@@ -17,14 +17,14 @@ def desk() -> TrainingConfig:
     """The paper's design at a size that two cores can train: smaller planes, all slices, one-cycle AdamW."""
     return TrainingConfig(
         width=16,
-        slices=SliceChoice(count=None, frame=Frame(shape=(128, 128), pixel_mm=1.5)),
+        slices=SliceChoice(count=None, frame=Frame(shape=(128, 96), pixel_mm=1.5)),
         mixing="balanced",
         augmentation=Augmentation(rotation=15, scale=(0.9, 1.1), shear=5, flip=True, gain=0.1, offset=0.1),
         optimizer="adamw",
-        learning_rate=2e-3,
+        learning_rate=3e-3,
         weight_decay=0.01,
         schedule="one-cycle",
-        epochs=80,
+        epochs=60,
     )
 
 

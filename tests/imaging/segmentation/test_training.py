@@ -69,7 +69,9 @@ def test_all_methods_of_a_seed_start_alike_and_see_the_same_batches(labelled):
 
 
 def test_a_plateau_divides_the_rate_and_stops_and_negative_losses_count_as_better():
-    config = replace(smoke(), schedule="plateau", optimizer="sgd", learning_rate=0.1, patience=2, stop_after=5, epochs=50)
+    config = replace(
+        smoke(), schedule="plateau", optimizer="sgd", learning_rate=0.1, patience=2, stop_after=5, epochs=50
+    )
     trainee = trainee_for(config, {"flair": _slices(), "t1": _slices()})
     assert trainee.finish_epoch(-0.5)
     assert trainee.finish_epoch(-0.50001)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -67,7 +68,7 @@ def train_in_processes(assignment: Assignment, fabric: Fabric, watch: Watch) -> 
         if run.finished:
             return
         try:
-            fabric.launch(_work, assignment, watch)  # type: ignore[arg-type]
+            fabric.launch(partial(_work, assignment=assignment, watch=watch))
         except ProcessRaisedException as error:
             mark = f"{UserError.__module__}.{UserError.__qualname__}: "
             said = [line for line in str(error).splitlines() if line.startswith(mark)]

@@ -1,0 +1,144 @@
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import heads
+from steelyard.cli import main
+
+
+@pytest.fixture(scope="module")
+def cohort(tmp_path_factory):
+    root = tmp_path_factory.mktemp("cohort")
+    for number in range(5):
+        heads.write_subject(root, f"{number}", seed=number)
+    return root
+
+
+def smoke(cohort, run, *more):
+    return ["train", str(cohort), str(run), "--experiment", "smoke", *more]
+
+
+def weights(run):
+    return (run / "last.safetensors").read_bytes(), (run / "steps.csv").read_bytes(), (run / "epochs.csv").read_bytes()
+
+
+def rows(path):
+    with path.open() as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_train_and_evaluate_on_both_domains(cohort, tmp_path, capsys):
+    run = tmp_path / "run"
+    assert main(smoke(cohort, run, "--method", "Ours-C-25", "--tensorboard")) == 0
+    told = capsys.readouterr().err
+    assert "Ours-C-25, unet of width 4: 3 subjects to train, 1 to validate, 1 to test" in told
+    assert "epoch 2: validation flair" in told
+    assert list((run / "tensorboard").glob("events*"))
+    assert main(["evaluate", str(run), str(cohort)]) == 0
+    shown = capsys.readouterr()
+    assert "HD95" in shown.out
+    held = rows(run / "metrics.csv")
+    assert [(row["domain"], row["part"]) for row in held] == [("flair", "test"), ("t1", "test")]
+    assert {"dsc", "auc", "average_precision", "ppv", "tpr", "fpr", "brier", "hd95", "lesion_f1"} <= set(held[0])
+
+
+def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(cohort, tmp_path):
+    settings = ("--method", "Ours-G-25", "--epochs", "6")
+    assert main(smoke(cohort, tmp_path / "whole", *settings)) == 0
+    run = tmp_path / "killed"
+    command = [sys.executable, "-m", "steelyard", *smoke(cohort, run, *settings)]
+    for kill in range(20):
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"}) as process:
+            before = (run / "checkpoint.pt").stat().st_mtime_ns if (run / "checkpoint.pt").exists() else 0
+            while process.poll() is None:
+                path = run / "checkpoint.pt"
+                if kill < 2 and path.exists() and path.stat().st_mtime_ns > before:
+                    process.send_signal(signal.SIGKILL)
+                    break
+                time.sleep(0.002)
+        if (run / "finished.json").exists():
+            break
+    assert kill >= 2
+    assert weights(run) == weights(tmp_path / "whole")
+
+
+def test_another_dataset_with_the_same_names_is_evaluated_whole(cohort, tmp_path, capsys):
+    run = tmp_path / "run"
+    main(smoke(cohort, run))
+    other = tmp_path / "other"
+    for number in range(2):
+        heads.write_subject(other, f"{number}", seed=10 + number, contrasts=("t1",) if number else ("flair", "t1"))
+    assert main(["evaluate", str(run), str(other)]) == 0
+    held = rows(run / "metrics-other.csv")
+    assert [(row["subject"], row["domain"], row["part"]) for row in held] == [
+        ("sub-0", "flair", "unseen"),
+        ("sub-0", "t1", "unseen"),
+        ("sub-1", "t1", "unseen"),
+    ]
+
+
+def test_two_processes_share_every_batch(cohort, tmp_path):
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "steelyard", *smoke(cohort, run, "--devices", "2", "--method", "Ours-C-25")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert main(smoke(cohort, tmp_path / "one", "--method", "Ours-C-25")) == 0
+    shared, alone = (rows(folder / "steps.csv") for folder in (run, tmp_path / "one"))
+    assert len(shared) == len(alone)
+    assert shared[0]["loss_flair"] != alone[0]["loss_flair"]
+    assert main(["evaluate", str(run), str(cohort)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--experiment", "thesis"], "experiment must be one of paper, desk, smoke; got thesis"),
+        (["--method", "Ours"], "method must be of the form"),
+        (["--folds", "9"], "9 folds need at least as many subjects with lesion masks; there are 5"),
+        (["--set", "colour=red"], "--set takes NAME=VALUE with the name of a setting; got 'colour=red'"),
+        (["--set", "learning_rate=fast"], "learning_rate must be a number"),
+        (["--model", "nothing:here"], "nothing cannot be imported"),
+        (["--devices", "0"], "devices must be at least 1"),
+        (["--set", 'domains=["flair","t2"]'], "no subject has both a t2 scan and a lesion mask"),
+    ],
+)
+def test_bad_arguments_get_one_line(cohort, tmp_path, capsys, arguments, message):
+    assert main(smoke(cohort, tmp_path / "run", *arguments)) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert message in error
+    assert not (tmp_path / "run" / "last.safetensors").exists()
+
+
+def test_data_that_cannot_be_learned_from_gets_one_line(tmp_path, capsys):
+    lone = tmp_path / "lone"
+    heads.write_subject(lone, "1")
+    assert main(smoke(lone, tmp_path / "run")) == 2
+    assert "at least 2 subjects are needed to train and test; there are 1" in capsys.readouterr().err
+    unlabelled = tmp_path / "unlabelled"
+    heads.write_subject(unlabelled, "1")
+    for mask in unlabelled.rglob("*WMH_mask.nii.gz"):
+        mask.unlink()
+    assert main(smoke(unlabelled, tmp_path / "run")) == 2
+    assert "no subject has a lesion mask" in capsys.readouterr().err
+    flair = tmp_path / "flair"
+    for number in range(5):
+        heads.write_subject(flair, f"{number}", contrasts=("flair",))
+    assert main(smoke(flair, tmp_path / "run")) == 2
+    assert "no subject has both a t1 scan and a lesion mask" in capsys.readouterr().err
+    assert main(["evaluate", str(tmp_path / "nowhere"), str(flair)]) == 2
+    assert "config.json: there is no such file; this is no run directory" in capsys.readouterr().err
+
+
+def test_a_loss_that_explodes_stops_and_keeps_the_last_good_weights(cohort, tmp_path, capsys):
+    run = tmp_path / "run"
+    exploding = ("--set", "learning_rate=1e30", "optimizer=sgd", "schedule=plateau", "--epochs", "9")
+    assert main(smoke(cohort, run, *exploding)) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "is nan" in error
+    assert "epoch" in error
+    assert "are kept" in error
