@@ -104,20 +104,6 @@ def simulate(seed: int, number: int, scanner: Scanner) -> Subject:
     )
 
 
-def ventricles_of(seed: int, number: int) -> NDArray[np.bool_]:
-    """Return the lateral ventricles of a subject on FLAIR's grid: at least half of the voxel lies inside."""
-    of_traits, of_anatomy, of_lesions, _, _ = _streams(seed, number)
-    traits = draw_traits(of_traits)
-    anatomy = grow_anatomy(traits.physique, of_anatomy)
-    lesions = grow_lesions(anatomy, traits.load_ml, of_lesions)
-    head = PosedHead(anatomy=anatomy, lesions=lesions, to_head=traits.flair_to_head())
-
-    def read(points: torch.Tensor) -> torch.Tensor:
-        return head.in_ventricles(points)[None]
-
-    return np.asarray(sample(flair_grid(), head.is_near, read, channels=1)[0] >= 0.5)
-
-
 def noiseless_t1w(head: PosedHead, grid: Grid, signals: tuple[float, ...]) -> FloatArray:
     """Return the signal on a grid before shading and noise, in units of white matter's."""
 

@@ -91,12 +91,6 @@ class PosedHead:
             mottle=mottle,
         )
 
-    def in_ventricles(self, points: torch.Tensor) -> torch.Tensor:
-        """Return for points (n, 3) of the scanner 1.0 inside the lateral ventricles, else 0.0."""
-        places = self._places(points)
-        young = self.anatomy.before_ageing(places, self.anatomy.layers.at(places)[0])
-        return (self.anatomy.template.ventricle_distance.at(young)[0] < 0).float()
-
     def _in_brain(self, places: torch.Tensor, depth: torch.Tensor, within: torch.Tensor) -> dict[str, torch.Tensor]:
         young = self.anatomy.before_ageing(places, depth)
         white, grey, fluid = self.anatomy.brain_tissues(young, depth) * within
