@@ -9,6 +9,7 @@ from steelyard import __version__
 from steelyard.cli.benchmark import Benchmark
 from steelyard.cli.command import Command
 from steelyard.cli.evaluate import Evaluate
+from steelyard.cli.export import Export
 from steelyard.cli.phantom import Phantom
 from steelyard.cli.preprocess import Preprocess
 from steelyard.cli.train import Train
@@ -17,6 +18,7 @@ from steelyard.errors import UserError
 COMMANDS: dict[str, Callable[..., Command]] = {
     "benchmark": Benchmark,
     "evaluate": Evaluate,
+    "export": Export,
     "phantom": Phantom,
     "preprocess": Preprocess,
     "train": Train,

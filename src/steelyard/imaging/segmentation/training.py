@@ -148,8 +148,8 @@ def _refuse_nonsense(record: StepRecord, draw: Draw, pool: Pool, *, epoch: int) 
     for name, loss in record.losses.items():
         if not isfinite(loss):
             raise UserError(
-                f"step {record.step} of epoch {epoch}: the loss of {name} is {loss} on a batch of {draw.describe(pool)}; "
-                "the weights of the last good epoch are kept. A smaller learning rate may help."
+                f"step {record.step} of epoch {epoch}: the loss of {name} is {loss} on a batch of "
+                f"{draw.describe(pool)}; the weights of the last good epoch are kept. A smaller learning rate may help."
             )
 
 

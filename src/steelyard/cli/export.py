@@ -1,0 +1,36 @@
+"""`steelyard export`: a trained network as ONNX."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from steelyard.cli.command import Command
+from steelyard.errors import UserError
+
+
+@dataclass(frozen=True)
+class Export(Command):
+    """Write a trained network as ONNX, checked against torch: stripped, normalised slices in, probabilities out."""
+
+    run_directory: Annotated[Path, tyro.conf.Positional]
+    """The run that `steelyard train` left."""
+    out: Annotated[Path, tyro.conf.Positional]
+    """The file to write, such as model.onnx; one that is there is not overwritten."""
+    model: str | None = None
+    """The network's import path, if it is not one of ours: needed, because it is code."""
+
+    def run(self) -> int:
+        """Load, convert, compare, write."""
+        from steelyard.imaging.segmentation.export import export_onnx
+        from steelyard.imaging.segmentation.run import RunDirectory
+
+        if self.out.exists():
+            raise UserError(f"{self.out}: is there already; nothing was written.")
+        run = RunDirectory(self.run_directory)
+        network = run.network(model=self.model)
+        difference = export_onnx(network, self.out, frame=run.config.slices.frame)
+        sys.stderr.write(f"{self.out} agrees with torch: no probability differs by more than {difference:.1g}\n")
+        return 0
