@@ -9,12 +9,14 @@ from steelyard import __version__
 from steelyard.cli.benchmark import Benchmark
 from steelyard.cli.command import Command
 from steelyard.cli.phantom import Phantom
+from steelyard.cli.predict import Predict
 from steelyard.cli.preprocess import Preprocess
 from steelyard.errors import UserError
 
 COMMANDS: dict[str, Callable[..., Command]] = {
     "benchmark": Benchmark,
     "phantom": Phantom,
+    "predict": Predict,
     "preprocess": Preprocess,
 }
 

@@ -27,7 +27,7 @@ class Window:
     """
 
     def __init__(self, brain: Volume) -> None:
-        mask = canonical(brain)
+        self.mask = mask = canonical(brain)
         self.spacing = mask.spacing
         self.box = tuple(self._span(mask, axis) for axis in (0, 1))
         self.levels = np.flatnonzero(mask.voxels.any(axis=(0, 1)))
@@ -47,6 +47,11 @@ class Window:
         """Draw a plane in its true proportions."""
         axes.imshow(plane, origin="lower", aspect=self.spacing[1] / self.spacing[0], **how)
         axes.set_axis_off()
+
+    def grey(self, axes: Axes, scan: Volume, height: int) -> None:
+        """Draw a plane of a scan in the greys of its brain."""
+        low, high = np.percentile(canonical(scan).voxels[self.mask.voxels], [0.5, 99.7])
+        self.show(axes, self.plane(scan, height), cmap="gray", vmin=min(0.0, float(low)), vmax=float(high))
 
     def outline(self, axes: Axes, plane: NDArray[Any], *, colour: str) -> None:
         """Draw the outline of a plane of a mask."""

@@ -151,9 +151,18 @@ def _guarded(work: Callable[[J], Outcome], job: J) -> Outcome:
     try:
         return work(job)
     except UserError as error:
-        return Outcome(job.key, "failed", f"{job.key}: {error}")
+        text = str(error)
     except OSError as error:
-        return Outcome(job.key, "failed", f"{job.key}: {error.filename or job.out}: {reason(error)}.")
+        text = f"{error.filename or job.out}: {reason(error)}."
     except Exception as error:
-        text = " ".join(str(error).split())[:300]
-        return Outcome(job.key, "failed", f"{job.key}: unexpected {type(error).__name__}: {text}")
+        text = f"unexpected {type(error).__name__}: {str(error)[:300]}"
+    return Outcome(job.key, "failed", f"{job.key}: {one_line(text)}")
+
+
+def one_line(text: str) -> str:
+    r"""Return a text without line breaks and other control characters, which names of files may hold.
+
+    >>> one_line("a\nb.nii")
+    'a b.nii'
+    """
+    return "".join(letter if letter.isprintable() else " " for letter in text)

@@ -8,7 +8,6 @@ from matplotlib.gridspec import GridSpec
 
 from steelyard.imaging.pictures import FAINT, INK, LESION, OUTLINE, PAPER, Window, jpeg
 from steelyard.imaging.preprocessing.pipeline import Channel, Prepared
-from steelyard.imaging.volumes import Volume
 
 _TINT = {"flair": "#ff9d5c", "t1": "#6fb7ff"}
 _TITLE = {"flair": "FLAIR", "t1": "T1w"}
@@ -38,13 +37,8 @@ def _heights(window: Window) -> list[int]:
     return [int(window.levels[round(share * (len(window.levels) - 1))]) for share in _HEIGHTS]
 
 
-def _grey(axes: Axes, scan: Volume, done: Prepared, *, window: Window, height: int) -> None:
-    low, high = np.percentile(scan.voxels[done.brain.voxels], [0.5, 99.7])
-    window.show(axes, window.plane(scan, height), cmap="gray", vmin=min(0.0, float(low)), vmax=float(high))
-
-
 def _aligned(axes: Axes, done: Prepared, window: Window, *, height: int, main: str) -> None:
-    _grey(axes, done.channels[main].corrected, done, window=window, height=height)
+    window.grey(axes, done.channels[main].corrected, height)
     if len(done.channels) < 2:
         return
     scan = done.channels["t1"].corrected
@@ -58,7 +52,7 @@ def _aligned(axes: Axes, done: Prepared, window: Window, *, height: int, main: s
 
 
 def _outlined(axes: Axes, done: Prepared, window: Window, *, height: int, main: str) -> None:
-    _grey(axes, done.channels[main].corrected, done, window=window, height=height)
+    window.grey(axes, done.channels[main].corrected, height)
     masks = [(done.brain, OUTLINE)]
     if "wmh" in done.masks:
         masks.append((done.masks["wmh"], LESION))
