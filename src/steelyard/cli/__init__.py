@@ -11,6 +11,7 @@ from steelyard.cli.command import Command
 from steelyard.cli.evaluate import Evaluate
 from steelyard.cli.export import Export
 from steelyard.cli.phantom import Phantom
+from steelyard.cli.predict import Predict
 from steelyard.cli.preprocess import Preprocess
 from steelyard.cli.train import Train
 from steelyard.errors import UserError
@@ -20,6 +21,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "evaluate": Evaluate,
     "export": Export,
     "phantom": Phantom,
+    "predict": Predict,
     "preprocess": Preprocess,
     "train": Train,
 }

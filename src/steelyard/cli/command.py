@@ -1,5 +1,6 @@
 """What every subcommand is."""
 
+import sys
 from abc import ABC, abstractmethod
 
 
@@ -9,3 +10,8 @@ class Command(ABC):
     @abstractmethod
     def run(self) -> int:
         """Do the work and return the exit code."""
+
+
+def say(line: str) -> None:
+    """Tell the user one thing, on standard error."""
+    sys.stderr.write(f"{line}\n")

@@ -1,6 +1,5 @@
 """`steelyard preprocess`: from raw scans to training data."""
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from steelyard.cli.command import Command
+from steelyard.cli.command import Command, say
 from steelyard.errors import UserError
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class Preprocess(Command):
 
     def run(self) -> int:
         """List what is there, process it, say what failed."""
-        from steelyard.cli.progress import track
+        from steelyard.cli.progress import track, watch
         from steelyard.imaging.preprocessing import Settings, preprocess
 
         settings = Settings(
@@ -65,17 +64,17 @@ class Preprocess(Command):
         )
         dataset = self._read()
         for remark in dataset.faults:
-            _say(f"failed: {remark}")
+            say(f"failed: {remark}")
         for line in _summary(dataset.notes):
-            _say(line)
+            say(line)
         known = {str(remark) for remark in dataset.faults}
         seen: list[Outcome] = []
         total = len(dataset.subjects) + len(dataset.faults)
         outcomes = preprocess(dataset, self.out, settings=settings, workers=self.workers)
         try:
-            track(_watch(outcomes, seen), total=total, title="Preprocessing")
+            track(watch(outcomes, seen), total=total, title="Preprocessing")
         except KeyboardInterrupt:
-            _say("stopped; the same command goes on from here.")
+            say("stopped; the same command goes on from here.")
             return 130
         return self._sum_up(total, seen, known)
 
@@ -98,9 +97,9 @@ class Preprocess(Command):
         failed = [outcome for outcome in outcomes if outcome.status == "failed"]
         for outcome in failed:
             if outcome.message not in known:
-                _say(f"failed: {outcome.message}")
+                say(f"failed: {outcome.message}")
         page = "" if any(outcome.key == "index.html" for outcome in failed) else f"; look at {self.out / 'index.html'}"
-        _say(f"{len(outcomes) - len(failed)} of {total} subjects are ready{page}")
+        say(f"{len(outcomes) - len(failed)} of {total} subjects are ready{page}")
         return 2 if failed else 0
 
 
@@ -115,16 +114,3 @@ def _summary(notes: "Sequence[Remark]") -> Iterator[str]:
         else:
             shown = ", ".join(subjects[:3]) + (", …" if len(subjects) > 3 else "")
             yield f"{len(subjects)} subjects have {text}: {shown}"
-
-
-def _watch(outcomes: "Iterator[Outcome]", seen: "list[Outcome]") -> Iterator[str]:
-    """Yield what the progress shows, and keep what came."""
-    from steelyard.cli.progress import Idle
-
-    for outcome in outcomes:
-        seen.append(outcome)
-        yield outcome.key if outcome.status == "done" else Idle(f"{outcome.key} {outcome.status}")
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")

@@ -1,12 +1,16 @@
 """How long work shows itself: a bar with an estimate on a terminal, plain lines elsewhere."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from steelyard.imaging.workers import Outcome
 
 
 class Idle(str):
@@ -98,3 +102,10 @@ def _lines(names: Iterable[str], total: int, title: str, console: Console) -> No
         left = estimate.left()
         rest = "" if left is None else f", about {left:.0f} s left"
         console.print(f"{title}: {name} ({done} of {total}{rest})", soft_wrap=True, highlight=False)
+
+
+def watch(outcomes: "Iterable[Outcome]", seen: "list[Outcome]") -> Iterator[str]:
+    """Yield what the progress shows, and keep what came."""
+    for outcome in outcomes:
+        seen.append(outcome)
+        yield outcome.key if outcome.status == "done" else Idle(f"{outcome.key} {outcome.status}")

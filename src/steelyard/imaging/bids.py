@@ -14,7 +14,10 @@ from steelyard.errors import UserError
 from steelyard.imaging.writing import reason
 
 GENERATOR = "steelyard preprocess"
-"""Under this name the preprocessed derivatives are kept; they are never read as somebody's masks."""
+"""Under this name the preprocessed derivatives are kept."""
+
+PREDICTOR = "steelyard predict"
+"""Under this name predicted masks are kept."""
 
 SUFFIX = {"flair": "FLAIR", "t1": "T1w"}
 """The BIDS suffix of each contrast."""
@@ -268,17 +271,18 @@ def _images(root: Path, visit: Path) -> list[Path]:
     foreign = [
         path
         for pipeline in pipelines
-        if not _is_ours(pipeline)
+        if not written_by(pipeline, GENERATOR, PREDICTOR)  # these are nobody's manual masks
         for path in _niftis(pipeline / place / "anat")
         if _stem(path).endswith("_mask")
     ]
     return own + foreign
 
 
-def _is_ours(dataset: Path) -> bool:
+def written_by(dataset: Path, *generators: str) -> bool:
+    """Whether a folder says that one of these commands wrote it."""
     try:
         content = json.loads((dataset / "dataset_description.json").read_text())
-        return any(by.get("Name") == GENERATOR for by in content.get("GeneratedBy", []))
+        return any(by.get("Name") in generators for by in content.get("GeneratedBy", []))
     except (OSError, ValueError, AttributeError):
         return False
 

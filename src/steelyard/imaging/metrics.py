@@ -13,11 +13,12 @@ from scipy import ndimage
 from scipy.spatial import KDTree
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from steelyard.imaging.lesions import label_lesions
+
 Mask = NDArray[np.bool_]
 Spacing = tuple[float, float, float]
 
 _PERCENTILE = 95.0  # of the surface distances: a few stray voxels do not decide
-_TOUCHING = np.ones((3, 3, 3), dtype=bool)  # voxels that share a face, an edge or a corner: 26 neighbours
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +181,7 @@ def _difference(predicted: float, true: float) -> float:
 
 def _lesions_hit(mask: Mask, other: Mask) -> float:
     """Return the share of a mask's lesions that hold a voxel of the other mask."""
-    labels, count = ndimage.label(mask, structure=_TOUCHING)
+    labels, count = label_lesions(mask)
     return _share(len(np.unique(labels[mask & other])), count)
 
 

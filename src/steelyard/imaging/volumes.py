@@ -153,3 +153,16 @@ def canonical(volume: Volume) -> Volume:
     back = nibabel.orientations.inv_ornt_aff(turn, volume.voxels.shape)
     voxels = nibabel.orientations.apply_orientation(volume.voxels, turn)
     return Volume(np.ascontiguousarray(voxels), volume.affine @ back)
+
+
+def native(voxels: NDArray[Any], like: Volume) -> NDArray[Any]:
+    """Return voxels whose axes run right, anterior, superior with the axes of another volume instead.
+
+    >>> turned = np.array([[0, 0, 2.0, 0], [-1, 0, 0, 0], [0, 3, 0, 0], [0, 0, 0, 1]])
+    >>> scan = Volume(np.arange(24).reshape(2, 3, 4), turned)
+    >>> bool((native(canonical(scan).voxels, scan) == scan.voxels).all())
+    True
+    """
+    upright = nibabel.orientations.axcodes2ornt("RAS")
+    turn = nibabel.orientations.ornt_transform(upright, nibabel.orientations.io_orientation(like.affine))
+    return np.ascontiguousarray(nibabel.orientations.apply_orientation(voxels, turn))

@@ -22,6 +22,9 @@ if sys.platform != "win32":
 LOCK = ".lock"
 """The file by which a run holds a folder."""
 
+_PLACE = tuple(
+    "qform_code sform_code srow_x srow_y srow_z quatern_b quatern_c quatern_d qoffset_x qoffset_y qoffset_z".split()
+)
 _COMPRESSION = 4  # beyond this gzip takes seconds more for a few per cent less
 
 
@@ -97,12 +100,24 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
-def write_nifti(path: Path, voxels: NDArray[Any], affine: NDArray[Any]) -> None:
-    """Write a compressed NIfTI file in millimetres, the same bytes for the same voxels."""
+def write_nifti(path: Path, voxels: NDArray[Any], affine: NDArray[Any], *, like: Any = None) -> None:
+    """Write a compressed NIfTI file in millimetres, the same bytes for the same voxels.
+
+    Args:
+        path: The file.
+        voxels: Three axes.
+        affine: Where they lie.
+        like: A NIfTI header whose qform and sform, codes included, are taken over to the bit.
+    """
     image = nibabel.Nifti1Image(voxels, affine)
     image.header.set_xyzt_units("mm")
     image.header.set_qform(affine, code=1)
     image.header.set_sform(affine, code=1)
+    if like is not None:
+        image = nibabel.Nifti1Image(voxels, None, image.header)
+        for name in _PLACE:
+            image.header[name] = like[name]
+        image.header["pixdim"][:4] = like["pixdim"][:4]
     packed = io.BytesIO()
     with gzip.GzipFile(filename="", mode="wb", fileobj=packed, compresslevel=_COMPRESSION, mtime=0) as stream:
         stream.write(image.to_bytes())

@@ -18,6 +18,7 @@ from steelyard.cli import main
 from steelyard.errors import UserError
 from steelyard.imaging import writing
 from steelyard.imaging.bids import read_bids
+from steelyard.imaging.derivatives import withdraw
 from steelyard.imaging.preprocessing import Settings, outputs, preprocess
 from steelyard.imaging.preprocessing.quality import judge
 
@@ -181,7 +182,7 @@ def test_what_a_killed_run_wrote_is_known(cohort, tmp_path, monkeypatch):
         outcomes(cohort, out)
     assert written
     assert all(path.is_file() for path in written)
-    assert outputs.withdraw(out, "sub-01")
+    assert withdraw(out, outputs.files_of(out, "sub-01"))
     assert not (out / "sub-01").exists()
 
 

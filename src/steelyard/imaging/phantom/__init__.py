@@ -5,7 +5,7 @@
 
 from steelyard.imaging.phantom.dataset import Cohort, write_cohort
 from steelyard.imaging.phantom.scanner import SCANNERS, Scanner, scanner_named
-from steelyard.imaging.phantom.subject import Scan, Subject, simulate, traits_of
+from steelyard.imaging.phantom.subject import Scan, Subject, simulate, traits_of, ventricles_of
 
 __all__ = [
     "SCANNERS",
@@ -16,5 +16,6 @@ __all__ = [
     "scanner_named",
     "simulate",
     "traits_of",
+    "ventricles_of",
     "write_cohort",
 ]

@@ -81,11 +81,8 @@ def _streams(seed: int, number: int) -> list[np.random.Generator]:
 
 def simulate(seed: int, number: int, scanner: Scanner) -> Subject:
     """Make subject `number` of the cohort `seed`: the same in any cohort size, one head in every scanner."""
-    of_traits, of_anatomy, of_lesions, of_t1w, of_flair = _streams(seed, number)
-    traits = draw_traits(of_traits)
-    anatomy = grow_anatomy(traits.physique, of_anatomy)
-    lesions = grow_lesions(anatomy, traits.load_ml, of_lesions)
-    head = PosedHead(anatomy=anatomy, lesions=lesions, to_head=traits.flair_to_head())
+    *of_head, of_t1w, of_flair = _streams(seed, number)
+    traits, head = _grow_head(*of_head)
     clean, in_brain, in_lesion, in_white = _flair_and_truth(head, scanner.flair_signals(traits.lesion_contrast))
     flair = _acquire(clean, flair_grid(), scanner, traits.gains[1], of_flair)
     moved = replace(head, to_head=head.to_head @ np.linalg.inv(traits.motion.matrix()))
@@ -102,6 +99,29 @@ def simulate(seed: int, number: int, scanner: Scanner) -> Subject:
         ideal_t1w=white_stripe(_aligned(t1w, flair.grid, traits.motion.matrix(), brain), brain, white),
         ideal_flair=white_stripe(flair.unshaded(), brain, white),
     )
+
+
+def ventricles_of(seed: int, number: int) -> NDArray[np.bool_]:
+    """Return the lateral ventricles of a subject on FLAIR's grid: at least half of the voxel is their fluid.
+
+    As in the template, these are the bodies, the frontal horns and the atria, without the temporal horns.
+    """
+    *of_head, _, _ = _streams(seed, number)
+    _, head = _grow_head(*of_head)
+
+    def read(points: torch.Tensor) -> torch.Tensor:
+        return head.ventricles_at(points)[None]
+
+    return np.asarray(sample(flair_grid(), head.is_near, read, channels=1)[0] >= 0.5)
+
+
+def _grow_head(*generators: np.random.Generator) -> tuple[Traits, PosedHead]:
+    """Draw a subject and its head as it lies during FLAIR, from the generators of traits, anatomy and lesions."""
+    of_traits, of_anatomy, of_lesions = generators
+    traits = draw_traits(of_traits)
+    anatomy = grow_anatomy(traits.physique, of_anatomy)
+    lesions = grow_lesions(anatomy, traits.load_ml, of_lesions)
+    return traits, PosedHead(anatomy=anatomy, lesions=lesions, to_head=traits.flair_to_head())
 
 
 def noiseless_t1w(head: PosedHead, grid: Grid, signals: tuple[float, ...]) -> FloatArray:

@@ -26,8 +26,8 @@ class Template:
     Args:
         tissues: Grey and white matter probability, 1 mm; the rest of the brain is cerebrospinal fluid.
         brain_distance: Signed distance to the brain's surface (negative inside), 2 mm, wider than the head.
-        ventricle_distance: Signed distance to the lateral and third ventricles (negative inside), 1 mm, in
-            the part of the brain where white matter hyperintensities occur.
+        ventricle_distance: Signed distance to the lateral ventricles without their temporal horns (negative
+            inside), 1 mm, in the part of the brain where white matter hyperintensities occur.
         ventricle_push: Where a point moves (3 channels) as the ventricles grow by 1 mm, 2 mm.
     """
 

@@ -12,6 +12,7 @@ from steelyard.imaging.phantom.rigid import Matrix
 from steelyard.imaging.phantom.signal import TISSUES
 
 _SKIN_MARGIN = 3.6  # mm: blocks of voxels whose middle is farther outside hold air alone
+_VENTRICLE_MARGIN = 2.0  # mm of the template: with age, fluid also takes the blurred rim of its ventricles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +91,15 @@ class PosedHead:
             brain=(depth < 0).float(),
             mottle=mottle,
         )
+
+    def ventricles_at(self, points: torch.Tensor) -> torch.Tensor:
+        """Return the share of the lateral ventricles' fluid at points (n, 3) of the scanner, in mm."""
+        places = self._places(points)
+        depth = self.anatomy.layers.at(places)[0]
+        young = self.anatomy.before_ageing(places, depth)
+        fluid = self.anatomy.brain_tissues(young, depth)[2]
+        near = self.anatomy.template.ventricle_distance.at(young)[0] < _VENTRICLE_MARGIN
+        return fluid * (near & (depth < 0))
 
     def _in_brain(self, places: torch.Tensor, depth: torch.Tensor, within: torch.Tensor) -> dict[str, torch.Tensor]:
         young = self.anatomy.before_ageing(places, depth)

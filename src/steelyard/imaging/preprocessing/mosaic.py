@@ -1,35 +1,28 @@
 """The picture by which a person judges one preprocessed subject."""
 
-import io
-from typing import Any
-
 import numpy as np
 import SimpleITK as sitk
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec
-from numpy.typing import NDArray
 
+from steelyard.imaging.pictures import FAINT, INK, LESION, OUTLINE, PAPER, Window, jpeg
 from steelyard.imaging.preprocessing.pipeline import Channel, Prepared
-from steelyard.imaging.volumes import Volume, canonical
 
-_PAPER, _INK, _FAINT = "#14171a", "#e8eaed", "#8b949e"
-_OUTLINE, _LESION = "#4cd7f0", "#ffd34d"
 _TINT = {"flair": "#ff9d5c", "t1": "#6fb7ff"}
 _TITLE = {"flair": "FLAIR", "t1": "T1w"}
 _HEIGHTS = (0.2, 0.34, 0.46, 0.58, 0.7, 0.82)  # where slices are shown, as shares of the brain's height
-_MARGIN_MM = 18.0  # of head around the brain
 
 
 def draw_mosaic(done: Prepared, title: str) -> bytes:
     """Return a JPEG: T1's edges on FLAIR, the brain's outline, bias fields, histograms before and after."""
-    figure = Figure(figsize=(11.0, 7.4), facecolor=_PAPER)
+    figure = Figure(figsize=(11.0, 7.4), facecolor=PAPER)
     grid = figure.add_gridspec(
         3, 6, left=0.02, right=0.98, top=0.885, bottom=0.065, wspace=0.06, hspace=0.16, height_ratios=(1, 1, 0.95)
     )
-    window = _Window(done.brain)
+    window = Window(done.brain)
     main = "flair" if "flair" in done.channels else "t1"
-    for column, height in enumerate(window.heights):
+    for column, height in enumerate(_heights(window)):
         _aligned(figure.add_subplot(grid[0, column]), done, window, height=height, main=main)
         _outlined(figure.add_subplot(grid[1, column]), done, window, height=height, main=main)
     for column, (name, channel) in enumerate(done.channels.items()):
@@ -37,45 +30,15 @@ def draw_mosaic(done: Prepared, title: str) -> bytes:
     for columns, before in ((slice(2, 4), True), (slice(4, 6), False)):
         _histograms(figure.add_subplot(grid[2, columns]), done, before=before)
     _captions(figure, grid, done, title=title, main=main)
-    packed = io.BytesIO()
-    figure.savefig(packed, format="jpg", dpi=100, facecolor=_PAPER, pil_kwargs={"quality": 86})
-    return packed.getvalue()
+    return jpeg(figure)
 
 
-class _Window:
-    """Axial planes cut out around the brain, right-anterior-superior."""
-
-    def __init__(self, brain: Volume) -> None:
-        mask = canonical(brain)
-        self.spacing = mask.spacing
-        self.box = tuple(self._span(mask, axis) for axis in (0, 1))
-        levels = np.flatnonzero(mask.voxels.any(axis=(0, 1)))
-        self.heights = [int(levels[round(share * (len(levels) - 1))]) for share in _HEIGHTS]
-
-    @staticmethod
-    def _span(mask: Volume, axis: int) -> slice:
-        hit = np.flatnonzero(mask.voxels.any(axis=tuple({0, 1, 2} - {axis})))
-        margin = round(_MARGIN_MM / mask.spacing[axis])
-        return slice(max(0, int(hit[0]) - margin), int(hit[-1]) + margin + 1)
-
-    def plane(self, volume: Volume, height: int) -> NDArray[Any]:
-        """Return one plane, rows from posterior to anterior."""
-        plane: NDArray[Any] = canonical(volume).voxels[self.box[0], self.box[1], height].T
-        return plane
-
-    def show(self, axes: Axes, plane: NDArray[Any], **how: Any) -> None:
-        """Draw a plane in its true proportions."""
-        axes.imshow(plane, origin="lower", aspect=self.spacing[1] / self.spacing[0], **how)
-        axes.set_axis_off()
+def _heights(window: Window) -> list[int]:
+    return [int(window.levels[round(share * (len(window.levels) - 1))]) for share in _HEIGHTS]
 
 
-def _grey(axes: Axes, scan: Volume, done: Prepared, *, window: _Window, height: int) -> None:
-    low, high = np.percentile(scan.voxels[done.brain.voxels], [0.5, 99.7])
-    window.show(axes, window.plane(scan, height), cmap="gray", vmin=min(0.0, float(low)), vmax=float(high))
-
-
-def _aligned(axes: Axes, done: Prepared, window: _Window, *, height: int, main: str) -> None:
-    _grey(axes, done.channels[main].corrected, done, window=window, height=height)
+def _aligned(axes: Axes, done: Prepared, window: Window, *, height: int, main: str) -> None:
+    window.grey(axes, done.channels[main].corrected, height)
     if len(done.channels) < 2:
         return
     scan = done.channels["t1"].corrected
@@ -88,24 +51,22 @@ def _aligned(axes: Axes, done: Prepared, window: _Window, *, height: int, main: 
     window.show(axes, tint, interpolation="nearest")
 
 
-def _outlined(axes: Axes, done: Prepared, window: _Window, *, height: int, main: str) -> None:
-    _grey(axes, done.channels[main].corrected, done, window=window, height=height)
-    masks = [(done.brain, _OUTLINE)]
+def _outlined(axes: Axes, done: Prepared, window: Window, *, height: int, main: str) -> None:
+    window.grey(axes, done.channels[main].corrected, height)
+    masks = [(done.brain, OUTLINE)]
     if "wmh" in done.masks:
-        masks.append((done.masks["wmh"], _LESION))
+        masks.append((done.masks["wmh"], LESION))
     for mask, colour in masks:
-        plane = window.plane(mask, height)
-        if plane.any() and not plane.all():
-            axes.contour(plane.astype(float), [0.5], colors=colour, linewidths=0.9)
+        window.outline(axes, window.plane(mask, height), colour=colour)
 
 
-def _field(axes: Axes, channel: Channel, done: Prepared, *, window: _Window, name: str) -> None:
+def _field(axes: Axes, channel: Channel, done: Prepared, *, window: Window, name: str) -> None:
     _caption(axes, f"bias field {_TITLE[name]}, ±30 %")
     if channel.field is None:
-        axes.text(0.5, 0.5, "not corrected", color=_FAINT, ha="center", transform=axes.transAxes)
+        axes.text(0.5, 0.5, "not corrected", color=FAINT, ha="center", transform=axes.transAxes)
         axes.set_axis_off()
         return
-    height = window.heights[3]
+    height = _heights(window)[3]
     plane = window.plane(channel.aligned.with_voxels(channel.field), height).astype(float)
     plane[~window.plane(done.brain, height)] = np.nan
     window.show(axes, plane, cmap="RdBu_r", vmin=0.7, vmax=1.3)
@@ -122,25 +83,25 @@ def _histograms(axes: Axes, done: Prepared, *, before: bool) -> None:
         scale = float(np.median(values)) if before else 1.0
         axes.plot(middles / (scale or 1.0), counts / counts.max(), color=_TINT[name], label=_TITLE[name], lw=1.4)
     if not before:
-        axes.axvline(0.0, color=_FAINT, lw=0.8, ls=":")
+        axes.axvline(0.0, color=FAINT, lw=0.8, ls=":")
     _caption(axes, "brain, before (1 = median)" if before else "brain, after (0 = white matter)")
-    axes.set_facecolor(_PAPER)
+    axes.set_facecolor(PAPER)
     axes.set_yticks([])
-    axes.tick_params(colors=_FAINT, labelsize=8, length=2)
+    axes.tick_params(colors=FAINT, labelsize=8, length=2)
     for side, spine in axes.spines.items():
         spine.set_visible(side == "bottom")
-        spine.set_color(_FAINT)
-    axes.legend(frameon=False, labelcolor=_INK, fontsize=8, loc="upper left")
+        spine.set_color(FAINT)
+    axes.legend(frameon=False, labelcolor=INK, fontsize=8, loc="upper left")
 
 
 def _caption(axes: Axes, text: str) -> None:
-    axes.set_title(text, color=_INK, fontsize=9, loc="left", pad=4)
+    axes.set_title(text, color=INK, fontsize=9, loc="left", pad=4)
 
 
 def _captions(figure: Figure, grid: GridSpec, done: Prepared, *, title: str, main: str) -> None:
-    figure.text(0.02, 0.953, title, color=_INK, fontsize=13, weight="bold")
+    figure.text(0.02, 0.953, title, color=INK, fontsize=13, weight="bold")
     pair = "edges of T1w (red) on FLAIR" if len(done.channels) == 2 else f"{_TITLE[main]} alone"
     lesions = ", supplied lesion mask (yellow)" if "wmh" in done.masks else ""
     for row, text in ((0, pair), (1, f"outline of the brain (blue){lesions} on {_TITLE[main]}")):
         box = grid[row, 0].get_position(figure)
-        figure.text(box.x0, box.y1 + 0.008, text, color=_INK, fontsize=9)
+        figure.text(box.x0, box.y1 + 0.008, text, color=INK, fontsize=9)

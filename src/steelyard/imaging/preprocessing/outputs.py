@@ -1,92 +1,39 @@
 """The derivatives on disk: names, writing, and telling whether a subject is still up to date."""
 
 import json
-import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 
-from steelyard.errors import UserError
 from steelyard.imaging.bids import GENERATOR, SUFFIX, Subject
+from steelyard.imaging.derivatives import FIGURES, Kind, remove
 from steelyard.imaging.grids import itk_text
 from steelyard.imaging.preprocessing import record
 from steelyard.imaging.preprocessing.pipeline import Prepared
-from steelyard.imaging.writing import LOCK, locked, reason, write_bytes, write_json, write_nifti, write_text
+from steelyard.imaging.writing import write_bytes, write_json, write_nifti, write_text
 
-FIGURES = "figures"
-WITHDRAWN = ".withdrawn"
-"""Where outputs go that no longer have a source."""
-
-_README = f"""Scans prepared for segmentation by {GENERATOR}.
+KIND = Kind(
+    generator=GENERATOR,
+    title="Aligned, bias-corrected, stripped and normalised scans",
+    readme=f"""Scans prepared for segmentation by {GENERATOR}.
 
 Every subject's FLAIR and T1w lie on one grid, aligned, bias-corrected, stripped and normalised, beside its masks.
 The JSON beside a scan says how it was made and from which files: bids:raw: stands for the dataset that
 dataset_description.json links to as raw. index.html shows every subject, outliers first; {FIGURES}/ holds its pictures.
-"""
+""",
+    ignored=("*_xfm.*",),
+)
+"""What `steelyard preprocess` writes."""
+
 _TYPES = {"WMH": "Lesion", "brain": "Brain"}
 _RECORD = re.compile(
     r"\.?(sub-[0-9a-zA-Z]+(?:_ses-[0-9a-zA-Z]+)?)_(?:unfinished|space-(?:FLAIR|T1w)_desc-preproc_(?:FLAIR|T1w))\.json"
 )
 _Writer = Callable[[Path], None]
-
-
-@contextmanager
-def claim(out: Path, source: Path) -> Iterator[None]:
-    """Make a folder ours and keep other runs out of it, or refuse to touch somebody else's.
-
-    Raises:
-        UserError: It is the input, a file, another's work, in use by another run, or cannot be written.
-    """
-    if out.resolve() == source.resolve():
-        raise UserError(f"{out}: the output must not be the input.")
-    try:
-        if out.exists() and not out.is_dir():
-            raise UserError(f"{out}: is a file; a folder is needed.")
-        if out.is_dir() and any(path.name != LOCK for path in out.iterdir()) and not _is_ours(out):
-            raise UserError(f"{out}: is not empty and was not written by {GENERATOR}; nothing was written.")
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{out}: {reason(error)}; nothing was written.") from error
-    with locked(out):
-        try:
-            for unfinished in out.rglob(".*.part"):
-                unfinished.unlink()
-            _describe(out, source)
-        except OSError as error:
-            raise UserError(f"{out}: {reason(error)}; nothing was written.") from error
-        except UserError as error:
-            raise UserError(f"{str(error).removesuffix('.')}; nothing was written.") from error
-        yield
-
-
-def _describe(out: Path, source: Path) -> None:
-    """Write what a BIDS derivative has at its top."""
-    write_json(
-        out / "dataset_description.json",
-        {
-            "Name": "Aligned, bias-corrected, stripped and normalised scans",
-            "BIDSVersion": "1.10.0",
-            "DatasetType": "derivative",
-            "GeneratedBy": [{"Name": GENERATOR, "Version": record.versions()["steelyard"]}],
-            "DatasetLinks": {"raw": _link(out, source)},
-        },
-    )
-    write_text(out / ".bidsignore", f"{FIGURES}\n{FIGURES}/**\nindex.html\n*_xfm.*\n")
-    write_text(out / "README", _README)
-
-
-def _link(out: Path, source: Path) -> str:
-    """Return where the source lies as seen from the derivatives, or its address if no path leads there."""
-    try:
-        return quote(Path(os.path.relpath(source.resolve(), out.resolve())).as_posix())
-    except ValueError:  # another drive
-        return source.resolve().as_uri()
 
 
 def read_record(out: Path, subject: Subject) -> dict[str, Any] | None:
@@ -127,13 +74,13 @@ def write_subject(out: Path, subject: Subject, done: Prepared, *, common: dict[s
     journal = folder / f".{subject.key}_unfinished.json"
     write_json(journal, {"Steelyard": {"Outputs": names}})
     for stale in {*earlier, *records.values()} - {*plan, journal}:
-        _remove(stale)
+        remove(stale)
     for path, write in plan.items():
         write(path)
     common = common | {"Outputs": {path.relative_to(out).as_posix(): path.stat().st_size for path in plan}}
     for contrast in sorted(records, key=lambda name: name == main):
         write_json(records[contrast], record.sidecar(contrast, done, common))
-    _remove(journal)
+    remove(journal)
 
 
 def written_files(out: Path) -> dict[str, set[Path]]:
@@ -155,37 +102,9 @@ def written_files(out: Path) -> dict[str, set[Path]]:
     return found
 
 
-def withdraw(out: Path, key: str) -> bool:
-    """Move what earlier runs wrote of a subject into a hidden folder, its records last; tell whether there was any.
-
-    Raises:
-        UserError: A file cannot be moved.
-    """
-    files = sorted(written_files(out).get(key, ()), key=lambda path: _RECORD.fullmatch(path.name) is not None)
-    moved = False
-    for path in files:
-        target = out / WITHDRAWN / path.relative_to(out)
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            path.replace(target)
-            moved = True
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise UserError(f"{path}: cannot be withdrawn, {reason(error)}.") from error
-    for folder in {path.parent for path in files if path.parent.name == "anat"}:
-        _prune(folder, out)
-    return moved
-
-
-def _prune(folder: Path, out: Path) -> None:
-    """Remove folders that are empty now."""
-    while folder != out:
-        try:
-            folder.rmdir()
-        except OSError:
-            return
-        folder = folder.parent
+def files_of(out: Path, key: str) -> list[Path]:
+    """Return what earlier runs wrote of a subject, its records last."""
+    return sorted(written_files(out).get(key, ()), key=lambda path: _RECORD.fullmatch(path.name) is not None)
 
 
 def _scans(folder: Path, subject: Subject, done: Prepared) -> dict[Path, _Writer]:
@@ -231,18 +150,3 @@ def _masks(folder: Path, subject: Subject, done: Prepared, common: dict[str, Any
 
 def _space(subject: Subject) -> str:
     return "FLAIR" if subject.flair is not None else "T1w"
-
-
-def _remove(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        raise UserError(f"{path}: {reason(error)}.") from error
-
-
-def _is_ours(out: Path) -> bool:
-    try:
-        content = json.loads((out / "dataset_description.json").read_text())
-        return any(by.get("Name") == GENERATOR for by in content.get("GeneratedBy", []))
-    except (OSError, ValueError, AttributeError):
-        return False

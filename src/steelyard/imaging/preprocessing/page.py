@@ -3,11 +3,9 @@
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
-
+from steelyard.imaging.pages import render
 from steelyard.imaging.preprocessing.quality import Verdict, judge
 
 _COLUMNS = (
@@ -45,9 +43,8 @@ def render_page(entries: Sequence[Entry], *, failures: Sequence[str], notes: Seq
     verdicts = judge([entry.measures for entry in entries])
     ranked = sorted(zip(entries, verdicts, strict=True), key=lambda pair: (-pair[1].score, pair[0].key))
     columns = [column for column in _COLUMNS if any(column[0] in entry.measures for entry in entries)]
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(files(__package__).joinpath("page.html.j2").read_text(encoding="utf-8"))
-    return template.render(
+    return render(
+        "preprocessing",
         subjects=[_card(entry, verdict, columns) for entry, verdict in ranked],
         headings=[heading for _, heading, _ in columns],
         outliers=sum(bool(verdict.reasons) for verdict in verdicts),

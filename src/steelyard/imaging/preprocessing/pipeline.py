@@ -81,16 +81,16 @@ def prepare(subject: Subject, settings: Settings) -> Prepared:
         UserError: A file is unusable, in one line that names it.
     """
     seconds: dict[str, float] = {}
-    with _timed(seconds, "read"):
+    with timed(seconds, "read"):
         paths = {"flair": subject.flair, "t1": subject.t1}
         scans = {contrast: read_scan(path) for contrast, path in paths.items() if path is not None}
         masks = _read_masks(subject, scans, settings)
     whole_t1 = scans.get("t1", next(iter(scans.values())))
     main = "flair" if "flair" in scans else "t1"
-    with _timed(seconds, "brain"):
+    with timed(seconds, "brain"):
         brains = _find_brains(subject, scans, masks, settings)
     done = Prepared("FLAIR" if main == "flair" else "T1w", brains[main], seconds=seconds)
-    with _timed(seconds, "align"):
+    with timed(seconds, "align"):
         if len(scans) == 2:
             _bring_together(subject, scans, brains, settings=settings, done=done)
     for name, mask in masks.items():
@@ -100,7 +100,7 @@ def prepare(subject: Subject, settings: Settings) -> Prepared:
     if done.alignment is not None:
         reach["t1"] = _within_view(whole_t1, done)
     for contrast, scan in scans.items():
-        done.channels[contrast] = _finish(scan, paths[contrast], settings, brain=reach[contrast], seconds=seconds)
+        done.channels[contrast] = finish(scan, paths[contrast], settings, brain=reach[contrast], seconds=seconds)
     return done
 
 
@@ -114,7 +114,8 @@ def _within_view(t1: Volume, done: Prepared) -> Volume:
 
 
 @contextmanager
-def _timed(seconds: dict[str, float], step: str) -> Iterator[None]:
+def timed(seconds: dict[str, float], step: str) -> Iterator[None]:
+    """Add to what a step took."""
     start = perf_counter()
     yield
     seconds[step] = seconds.get(step, 0.0) + perf_counter() - start
@@ -223,7 +224,7 @@ def dice(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> float:
     return 2.0 * int((first & second).sum()) / total if total else 1.0
 
 
-def _finish(
+def finish(
     aligned: Volume, path: Path | None, settings: Settings, *, brain: Volume, seconds: dict[str, float]
 ) -> Channel:
     """Correct, strip and normalise one contrast on the output grid."""
@@ -234,10 +235,10 @@ def _finish(
                 f"{path}: the brain's median is not positive, as if the scan were normalised already; "
                 "--bias skip --normalise skip takes it as it is."
             )
-        with _timed(seconds, "bias"):
+        with timed(seconds, "bias"):
             correction = correct_bias(aligned, brain=brain)
             corrected, bias = correction.scan, correction.field
-    with _timed(seconds, "whitestripe"):
+    with timed(seconds, "whitestripe"):
         ready = corrected
         if settings.normalise == "whitestripe":
             try:

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_DEVIATIONS = 3.5  # robust standard deviations from the cohort's median
+DEVIATIONS = 3.5
+"""Robust standard deviations from the cohort's median beyond which something stands out."""
+
 _ENOUGH = 6  # subjects, below which a median says little
 _LIMITS = {
     "brain_overlap": (0.95, 1.0, "the brains of T1w and FLAIR overlap by {:.3f} only"),
@@ -61,14 +63,14 @@ def _verdict(subject: Mapping[str, float], cohort: Sequence[Mapping[str, float]]
             reasons.append(text.format(value))
             score += 10.0
             continue
-        away = _deviations(value, [other[name] for other in cohort if name in other])
-        if name in _NAMES and away > _DEVIATIONS:
+        away = deviations(value, [other[name] for other in cohort if name in other])
+        if name in _NAMES and away > DEVIATIONS:
             reasons.append(f"{_NAMES[name]} is unlike the others' ({value:.3g})")
-            score += away / _DEVIATIONS
+            score += away / DEVIATIONS
     return Verdict(score, tuple(reasons))
 
 
-def _deviations(value: float, others: Sequence[float]) -> float:
+def deviations(value: float, others: Sequence[float]) -> float:
     """Return how many robust standard deviations a value lies from the median of all."""
     if len(others) < _ENOUGH:
         return 0.0

@@ -1,9 +1,7 @@
 """What is written down about a preprocessed subject: sidecars, fingerprints, measures of quality."""
 
-import platform
 from dataclasses import asdict
 from hashlib import sha256
-from importlib.metadata import version
 from json import dumps
 from pathlib import Path
 from typing import Any
@@ -13,17 +11,7 @@ import numpy as np
 from steelyard.imaging.bids import SUFFIX, Subject
 from steelyard.imaging.preprocessing.pipeline import Prepared, dice
 from steelyard.imaging.preprocessing.settings import REVISION, Settings
-
-_PACKAGES = ("steelyard", "SimpleITK", "deepbet", "nibabel", "numpy", "scipy", "torch")
-
-
-def digest(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    total = sha256()
-    with path.open("rb") as stream:
-        while chunk := stream.read(1 << 20):
-            total.update(chunk)
-    return total.hexdigest()
+from steelyard.imaging.provenance import digest
 
 
 def inputs_of(subject: Subject, root: Path) -> dict[str, dict[str, str]]:
@@ -47,11 +35,6 @@ def fingerprint(inputs: dict[str, dict[str, str]], settings: Settings) -> str:
         "inputs": {role: entry["SHA256"] for role, entry in inputs.items()},
     }
     return sha256(dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of what computed the result."""
-    return {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
 
 
 def measures(done: Prepared) -> dict[str, float]:

@@ -119,8 +119,8 @@ class RunDirectory:
         _append(self.path / EPOCHS, [epoch_row(epoch, trainee.config)])
         _append(self.path / STEPS, step_rows(epoch, trainee.config))
         if epoch.better:
-            self._save(BEST, trainee.network)
-        self._save(LAST, trainee.network)
+            self.save_weights(BEST, trainee.network)
+        self.save_weights(LAST, trainee.network)
         packed = io.BytesIO()
         torch.save(trainee.state_dict(), packed)
         write_bytes(self.path / CHECKPOINT, packed.getvalue())
@@ -152,7 +152,8 @@ class RunDirectory:
         load_weights(network, path)
         return network.eval()
 
-    def _save(self, name: str, network: nn.Module) -> None:
+    def save_weights(self, name: str, network: nn.Module) -> None:
+        """Write a network's weights under `BEST` or `LAST`."""
         tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in network.state_dict().items()}
         write_bytes(self.path / name, save(tensors))
 

@@ -1,0 +1,80 @@
+"""`steelyard predict`: from scans to lesions."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from steelyard.cli.command import Command, say
+from steelyard.errors import UserError
+
+if TYPE_CHECKING:
+    from steelyard.imaging.workers import Outcome
+
+
+@dataclass(frozen=True)
+class Predict(Command):
+    """Find the white matter hyperintensities of FLAIR or T1 scans, whole heads or stripped.
+
+    OUT gets, for each scan, a mask and a probability map on the scan's own grid and a picture, and for all of them
+    `volumes.csv` and `index.html`, what to look at first. A run that was stopped goes on where it was; scans that
+    did not change are not done again. Exit code 2 if any scan failed.
+    """
+
+    run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """The run directory of a trained network."""
+    paths: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SCAN… OUT")]
+    """NIfTI files, folders or BIDS datasets, and last the folder for the results: new, empty, or of an earlier run."""
+    threshold: float = 0.5
+    """A voxel is a lesion from this probability on."""
+    smallest_ml: float = 0.0
+    """Lesions of less volume are dropped."""
+    contrast: Literal["flair", "t1", "both"] = "both"
+    """Which scans of a folder are taken; also what a file shows whose name does not tell."""
+    brain: Literal["auto", "deepbet", "skip"] = "auto"
+    """skip: the scans are stripped already; auto: tell for each scan."""
+    bias: Literal["n4", "skip"] = "n4"
+    """How the bias field is removed."""
+    normalise: Literal["whitestripe", "skip"] = "whitestripe"
+    """How intensities are normalised."""
+    model: str | None = None
+    """The import path of a network that is not steelyard's own: its code runs, so trust it."""
+    workers: int = 1
+    """How many scans are processed at a time."""
+
+    def run(self) -> int:
+        """List the scans, process them, say what failed."""
+        from steelyard.cli.progress import track, watch
+        from steelyard.imaging.prediction import Network, Options, find_scans, predict
+
+        if len(self.paths) < 2:
+            raise UserError("at least one scan and the folder for the results are needed: RUN SCAN… OUT.")
+        *sources, out = self.paths
+        options = Options(
+            threshold=self.threshold,
+            smallest_ml=self.smallest_ml,
+            brain=self.brain,
+            bias=self.bias,
+            normalise=self.normalise,
+        )
+        network = Network(run=self.run_directory, model=self.model)
+        scans = find_scans(sources, contrast=self.contrast)
+        seen: list[Outcome] = []
+        try:
+            outcomes = predict(network, scans, out, options=options, workers=self.workers)
+            track(watch(outcomes, seen), total=len(scans), title="Predicting")
+        except KeyboardInterrupt:
+            say("stopped; the same command goes on from here.")
+            return 130
+        return _sum_up(seen, len(scans), out)
+
+
+def _sum_up(outcomes: "list[Outcome]", total: int, out: Path) -> int:
+    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
+    for outcome in failed:
+        say(f"failed: {outcome.message}")
+    page = "" if any(outcome.key == "index.html" for outcome in failed) else f"; look at {out / 'index.html'}"
+    done = sum(outcome.status != "failed" for outcome in outcomes)
+    say(f"{done} of {total} scans are done{page}")
+    return 2 if failed else 0

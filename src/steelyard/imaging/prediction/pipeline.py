@@ -1,0 +1,86 @@
+"""One scan from the file to its lesions, in memory."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from steelyard.errors import UserError
+from steelyard.imaging.lesions import Lesions, find_lesions
+from steelyard.imaging.prediction.brain import find_brain
+from steelyard.imaging.prediction.options import Options
+from steelyard.imaging.prediction.weights import Model
+from steelyard.imaging.preprocessing.pipeline import finish, timed
+from steelyard.imaging.preprocessing.settings import Settings
+from steelyard.imaging.segmentation.inference import segment
+from steelyard.imaging.ventricles import find_ventricles
+from steelyard.imaging.volumes import Volume, canonical, read_scan
+
+_SPACING_DECIMALS = 4  # headers round, differently along each axis; what is computed must not tell the axes apart
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What was found in one scan; all on one upright grid, right-anterior-superior, in the scan's own voxels.
+
+    Args:
+        scan: As read, without its bias field, skull still on.
+        brain: What was segmented.
+        probabilities: Of a lesion, for each voxel.
+        lesions: From the threshold on, the smallest dropped.
+        ventricles: The lateral ventricles, if they were found.
+        steps: What was done, by the name of the step.
+        seconds: What each step took.
+    """
+
+    scan: Volume
+    brain: Volume
+    probabilities: Volume
+    lesions: Lesions
+    ventricles: Volume | None
+    steps: dict[str, str]
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def predict_scan(path: Path, model: Model, options: Options) -> Prediction:
+    """Strip, correct and normalise a scan and find its lesions.
+
+    Everything is computed on upright voxels at the origin, so that a scan that is stored with other axes gives the
+    same lesions to the bit.
+
+    Raises:
+        UserError: The file is unusable or shows no brain, in one line that names it.
+    """
+    seconds: dict[str, float] = {}
+    with timed(seconds, "read"):
+        scan = upright(read_scan(path))
+    with timed(seconds, "brain"):
+        try:
+            brain, how = find_brain(scan, options.brain)
+        except UserError as error:
+            raise UserError(f"{path}: {error}.") from error
+    # Outside the brain everything is set to zero, whoever found it: the network has seen nothing else.
+    settings = Settings(brain="own", bias=options.bias, normalise=options.normalise)
+    channel = finish(scan, path, settings, brain=brain, seconds=seconds)
+    with timed(seconds, "segment"):
+        probabilities = segment(model.network, channel.ready, brain, frame=model.frame_for(brain))
+    with timed(seconds, "lesions"):
+        ventricles = find_ventricles(channel.ready, brain)
+        mask = brain.with_voxels(probabilities.voxels >= options.threshold)
+        lesions = find_lesions(mask, ventricles=ventricles, smallest_ml=options.smallest_ml)
+    return Prediction(
+        scan=channel.corrected,
+        brain=brain,
+        probabilities=probabilities,
+        lesions=lesions,
+        ventricles=ventricles,
+        steps={"brain": how, "bias": options.bias, "normalise": options.normalise},
+        seconds=seconds,
+    )
+
+
+def upright(scan: Volume) -> Volume:
+    """Return a scan with its axes flipped and swapped to right, anterior, superior, at the origin."""
+    turned = canonical(scan)
+    spacing = [round(edge, _SPACING_DECIMALS) for edge in turned.spacing]
+    return Volume(turned.voxels, np.diag([*spacing, 1.0]))
