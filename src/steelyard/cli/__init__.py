@@ -8,6 +8,7 @@ import tyro
 from steelyard import __version__
 from steelyard.cli.benchmark import Benchmark
 from steelyard.cli.command import Command
+from steelyard.cli.demo import Demo
 from steelyard.cli.evaluate import Evaluate
 from steelyard.cli.export import Export
 from steelyard.cli.phantom import Phantom
@@ -18,6 +19,7 @@ from steelyard.errors import UserError
 
 COMMANDS: dict[str, Callable[..., Command]] = {
     "benchmark": Benchmark,
+    "demo": Demo,
     "evaluate": Evaluate,
     "export": Export,
     "phantom": Phantom,

@@ -1,7 +1,6 @@
 """`steelyard train`: one network for several domains."""
 
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from steelyard.cli.command import Command
+from steelyard.cli.command import Command, say
 from steelyard.errors import UserError
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ class Train(Command):
     run_directory: Annotated[Path, tyro.conf.Positional]
     """The folder for the run; new, or of a run that was stopped."""
     experiment: str = "desk"
-    """The config to start from: paper (for a GPU), desk (for two cores) or smoke (seconds)."""
+    """The config to start from: paper (for a GPU), desk (for two cores), demo (minutes) or smoke (seconds)."""
     method: str | None = None
     """F50-T50, F10-T90, F90-T10, Simple-G, Simple-C, Ours-G-25, Ours-C-100 (any weights, any window), flair-only, …"""
     model: str | None = None
@@ -81,13 +80,13 @@ class Train(Command):
             )
         except UserError as error:
             raise UserError(f"{self.data}: {error}") from error
-        _say(_announce(config, split, slices))
+        say(_announce(config, split, slices))
         try:
             self._train(Assignment(config=config, split=split, slices=slices, out=self.run_directory))
         except KeyboardInterrupt:
-            _say("stopped; the same command goes on from here.")
+            say("stopped; the same command goes on from here.")
             return 130
-        _say(f"{self.run_directory} is trained; steelyard evaluate {self.run_directory} {self.data} judges it")
+        say(f"{self.run_directory} is trained; steelyard evaluate {self.run_directory} {self.data} judges it")
         return 0
 
     def _train(self, assignment: "Assignment") -> None:
@@ -101,14 +100,12 @@ class Train(Command):
             watch(train(assignment, fabric))
 
     def _config(self) -> "TrainingConfig":
-        from steelyard.experiments.profiles import PROFILES
+        from steelyard.experiments.profiles import profile_named
         from steelyard.imaging.segmentation.config import TrainingConfig
 
-        if self.experiment not in PROFILES:
-            raise UserError(f"experiment must be one of {', '.join(PROFILES)}; got {self.experiment}.")
         given = {name: getattr(self, name) for name in ("method", "model", "width", "epochs")}
         config = replace(
-            PROFILES[self.experiment](),
+            profile_named(self.experiment),
             seed=self.seed,
             threads=self.threads,
             **{name: value for name, value in given.items() if value is not None},
@@ -179,7 +176,3 @@ def _put(held: dict[str, Any], setting: str) -> None:
         place[last] = json.loads(text)
     except ValueError:
         place[last] = text
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")

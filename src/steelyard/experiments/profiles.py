@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from steelyard.errors import UserError
 from steelyard.imaging.frame import Frame
 from steelyard.imaging.segmentation.augmentation import Augmentation
 from steelyard.imaging.segmentation.config import TrainingConfig
@@ -41,5 +42,27 @@ def smoke() -> TrainingConfig:
     )
 
 
-PROFILES: dict[str, Callable[[], TrainingConfig]] = {"paper": paper, "desk": desk, "smoke": smoke}
+def demo() -> TrainingConfig:
+    """Small enough that two runs, the inner loop's among them, take minutes."""
+    return TrainingConfig(
+        width=8,
+        slices=SliceChoice(count=16, frame=Frame(shape=(96, 80), pixel_mm=2.0)),
+        mixing="balanced",
+        augmentation=Augmentation(rotation=15, scale=(0.9, 1.1), shear=5, flip=True, gain=0.1, offset=0.1),
+        optimizer="adamw",
+        learning_rate=5e-3,
+        weight_decay=0.01,
+        schedule="one-cycle",
+        epochs=30,
+    )
+
+
+PROFILES: dict[str, Callable[[], TrainingConfig]] = {"paper": paper, "desk": desk, "demo": demo, "smoke": smoke}
 """By name."""
+
+
+def profile_named(name: str) -> TrainingConfig:
+    """Return a profile, or say which there are."""
+    if name not in PROFILES:
+        raise UserError(f"experiment must be one of {', '.join(PROFILES)}; got {name}.")
+    return PROFILES[name]()

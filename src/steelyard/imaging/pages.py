@@ -1,19 +1,20 @@
-"""HTML pages from the templates of this package."""
+"""HTML pages from templates."""
 
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 
-def render(template: str, **values: Any) -> str:
+def render(template: str, *, package: str = __package__, **values: Any) -> str:
     """Return a self-contained page; whatever a value holds is text, never markup.
 
     Args:
         template: Its name in `templates`, without the ending.
+        package: Whose `templates` it is in; it may extend those of this one.
         values: What it shows.
     """
     environment = Environment(
-        loader=PackageLoader("steelyard.imaging"),
+        loader=ChoiceLoader([PackageLoader(package), PackageLoader(__package__)]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -29,7 +29,7 @@ from steelyard.imaging.segmentation.training import EpochRecord
 from steelyard.imaging.writing import LOCK, locked, reason, write_bytes, write_json
 
 CONFIG, SPLIT, ENVIRONMENT = "config.json", "split.json", "environment.json"
-EPOCHS, STEPS = "epochs.csv", "steps.csv"
+EPOCHS, STEPS, METRICS = "epochs.csv", "steps.csv", "metrics.csv"
 CHECKPOINT, BEST, LAST = "checkpoint.pt", "best.safetensors", "last.safetensors"
 
 

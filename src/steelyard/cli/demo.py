@@ -1,0 +1,197 @@
+"""`steelyard demo`: the main job from end to end, on synthetic heads."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from steelyard.cli.command import Command, say
+from steelyard.cli.evaluate import Evaluate
+from steelyard.cli.phantom import Phantom
+from steelyard.cli.predict import Predict
+from steelyard.cli.preprocess import Preprocess
+from steelyard.errors import UserError
+
+if TYPE_CHECKING:
+    from steelyard.report.comparison import Picture
+    from steelyard.report.runs import RunRecord
+
+METHODS = ("F50-T50", "Ours-C-25")
+"""Fixed and learned weights."""
+
+_SPLIT = ("--folds", "4", "--validate", "1")
+_STRANGER = 1  # the seed of the head that nobody trained on
+_WORKERS = 2
+
+
+@dataclass(frozen=True)
+class Demo(Command):
+    """Make heads, prepare them, train fixed and learned weights, judge both, segment a raw scan, show the result.
+
+    Minutes on two cores. A demo that was stopped goes on where it was if the command is given again.
+    """
+
+    out: Annotated[Path, tyro.conf.Positional] = Path("demo")
+    """The folder for everything the demo makes."""
+    subjects: int = 8
+    """How many heads are made."""
+    experiment: str = "demo"
+    """The training config to start from."""
+
+    def run(self) -> int:
+        """Run the commands that a user would, then write the page."""
+        raw, prepared, stranger = (self.out / name for name in ("raw", "prepared", "stranger"))
+        runs = [self.out / "runs" / method for method in METHODS]
+        start = time.monotonic()
+        stages: list[Command] = [
+            Phantom(raw, subjects=self.subjects, workers=_WORKERS),
+            Preprocess(raw, prepared, workers=_WORKERS),
+        ]
+        for stage in stages:
+            self._do(stage)
+        self._train(prepared, runs)
+        for run in runs:
+            self._do(Evaluate(run, prepared))
+        self._do(Phantom(stranger, subjects=1, seed=_STRANGER))
+        self._do(Predict(runs[-1], (stranger, self.out / "predicted"), workers=_WORKERS))
+        page = self._report(prepared, runs)
+        say(f"done in {(time.monotonic() - start) / 60:.1f} minutes; look at {page}")
+        return 0
+
+    def _do(self, stage: Command) -> None:
+        code = stage.run()
+        if code:
+            raise SystemExit(code)
+
+    def _train(self, prepared: Path, runs: list[Path]) -> None:
+        """Train the runs side by side, each in a process of its own."""
+        from steelyard.cli.progress import track
+        from steelyard.experiments.profiles import profile_named
+
+        settings = ("--experiment", self.experiment, "--cache", str(self.out / "slices"), *_SPLIT)
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        running: list[tuple[subprocess.Popen[bytes], Path]] = []
+        for method, run in zip(METHODS, runs, strict=True):
+            run.parent.mkdir(parents=True, exist_ok=True)
+            log = run.parent / f"{run.name}.log"
+            command = [
+                sys.executable,
+                "-m",
+                "steelyard",
+                "train",
+                str(prepared),
+                str(run),
+                "--method",
+                method,
+                *settings,
+            ]
+            with log.open("wb") as stream:
+                running.append((subprocess.Popen(command, stderr=stream, env=environment), log))  # noqa: S603
+        try:
+            total = profile_named(self.experiment).epochs * len(runs)
+            track(_epochs(running, runs), total=total, title="Training side by side")
+        finally:
+            for process, _ in running:
+                process.kill()
+        for process, log in running:
+            if process.returncode:
+                raise UserError(f"training failed; {log} ends with: {log.read_text().strip().splitlines()[-1]}")
+
+    def _report(self, prepared: Path, runs: list[Path]) -> Path:
+        from steelyard.imaging.writing import write_text
+        from steelyard.report.comparison import headings, render_comparison, rows
+        from steelyard.report.runs import read_run
+
+        records = [read_run(run) for run in runs]
+        page = self.out / "index.html"
+        text = render_comparison(
+            records,
+            _pictures(records, prepared, self.out),
+            title="One network for FLAIR and T1",
+            lead=f"{self.subjects} synthetic heads, a U-Net, fixed against learned weights; every number was measured "
+            "in this run.",
+            commands=(
+                "steelyard preprocess BIDS prepared",
+                "steelyard train prepared run --method Ours-C-25",
+                "steelyard evaluate run prepared",
+                "steelyard predict run SCAN.nii.gz predicted",
+            ),
+        )
+        write_text(page, text)
+        _table(headings(records), rows(records))
+        return page
+
+
+def _epochs(running: "list[tuple[subprocess.Popen[bytes], Path]]", runs: list[Path]) -> Iterator[str]:
+    """Yield a line for every epoch that some run has finished, until all processes have ended."""
+    told = dict.fromkeys(runs, 0)
+    while True:
+        ended = all(process.poll() is not None for process, _ in running)
+        for run in runs:
+            path = run / "epochs.csv"
+            done = max(0, path.read_bytes().count(b"\n") - 1) if path.exists() else 0
+            for epoch in range(told[run], done):
+                yield f"{run.name} epoch {epoch + 1}"
+            told[run] = max(done, told[run])
+        if ended:
+            return
+        time.sleep(0.2)
+
+
+def _pictures(records: "list[RunRecord]", prepared: Path, out: Path) -> "list[Picture]":
+    from steelyard.imaging.bids import read_bids
+    from steelyard.report.comparison import Picture, as_png
+    from steelyard.report.figures import draw_comparison, draw_learning, draw_scores, draw_weights
+
+    learned = records[-1]
+    tested = {row["subject"] for row in learned.metrics}
+    subject = next(one for one in read_bids(prepared).subjects if one.key in tested)
+    pictures = [
+        Picture(
+            title=f"{subject.key}, a test subject: what {learned.method} finds on either contrast",
+            caption="Green: found; yellow: missed; red: wrongly found. One network, one contrast at a time.",
+            content=as_png(draw_comparison(learned, subject)),
+        ),
+        Picture(
+            title="Each test subject",
+            caption="A dot a subject, a bar for the mean.",
+            content=as_png(draw_scores(records)),
+        ),
+        Picture(
+            title="The weights while the network learns",
+            caption="The mode of the posterior over the last votes; the dotted line is equal weights.",
+            content=as_png(draw_weights(records, learned.config.domains[0])),
+        ),
+        Picture(
+            title="Learning curves",
+            caption="Cross-entropy minus soft Dice on the validation subject; lower is better.",
+            content=as_png(draw_learning(records)),
+        ),
+    ]
+    mosaics = sorted((out / "predicted" / "figures").glob("*.jpg"))
+    return pictures + [
+        Picture(
+            title=f"A raw scan that nobody trained on: {mosaic.stem}",
+            caption="Stripped, corrected, normalised and segmented by steelyard predict; masks, volumes and a page:",
+            content=mosaic.read_bytes(),
+            kind="jpeg",
+            link="predicted/index.html",
+        )
+        for mosaic in mosaics
+    ]
+
+
+def _table(titles: list[str], rows: list[list[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*titles)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
