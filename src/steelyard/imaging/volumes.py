@@ -153,3 +153,10 @@ def canonical(volume: Volume) -> Volume:
     back = nibabel.orientations.inv_ornt_aff(turn, volume.voxels.shape)
     voxels = nibabel.orientations.apply_orientation(volume.voxels, turn)
     return Volume(np.ascontiguousarray(voxels), volume.affine @ back)
+
+
+def turned_back(voxels: NDArray[Any], like: Volume) -> Volume:
+    """Return voxels that lie as those of `canonical(like)` on the grid of `like` itself."""
+    upright = nibabel.orientations.axcodes2ornt("RAS")
+    turn = nibabel.orientations.ornt_transform(upright, nibabel.orientations.io_orientation(like.affine))
+    return like.with_voxels(np.ascontiguousarray(nibabel.orientations.apply_orientation(voxels, turn)))
