@@ -89,10 +89,36 @@ def test_other_voxels_find_the_same_ventricles(head, spacing):
 
 
 def test_a_head_that_is_turned_is_followed(head):
-    cosine, sine = np.cos(np.radians(10)), np.sin(np.radians(10))
+    cosine, sine = np.cos(np.radians(18)), np.sin(np.radians(18))
     nod = np.array([[1, 0, 0, 0], [0, cosine, -sine, 0], [0, sine, cosine, 0], [0, 0, 0, 1]])
     turned = {name: Volume(head[name].voxels, nod @ head[name].affine) for name in ("flair", "brain")}
     assert dice(find_ventricles(turned["flair"], turned["brain"]).voxels, head["truth"].voxels) > 0.88
+
+
+def test_fluid_below_the_ventricles_is_left_alone(head, found):
+    truth, fluid = head["truth"].voxels, np.median(head["flair"].voxels[head["truth"].voxels])
+    nearest = ndimage.distance_transform_edt(~truth, sampling=(1, 1, 3), return_distances=False, return_indices=True)
+    below = (nearest[2] - np.arange(truth.shape[2]) >= 1) & head["brain"].voxels & ~truth
+    flooded = head["flair"].with_voxels(np.where(below, fluid, head["flair"].voxels))
+    more = find_ventricles(flooded, head["brain"]).voxels & ~found["flair"].voxels
+    assert np.count_nonzero(more) < 0.05 * np.count_nonzero(truth)
+
+
+def test_a_speck_is_no_ventricle(head, found):
+    depth = ndimage.distance_transform_edt(head["truth"].voxels, sampling=(1, 1, 3))
+    x, y, z = np.unravel_index(depth.argmax(), depth.shape)
+    voxels = head["flair"].voxels.copy()
+    fluid = voxels[x, y, z]
+    voxels[x - 9 : x + 10, y - 9 : y + 10, z - 3 : z + 4] = 0
+    voxels[x - 1 : x + 2, y - 1 : y + 2, z] = fluid
+    assert found["flair"].voxels[x, y, z]
+    assert not find_ventricles(head["flair"].with_voxels(voxels), head["brain"]).voxels[x, y, z]
+
+
+@pytest.mark.parametrize("size", [0.35, 2.0])  # of the head: ventricles of less than 3 and of more than 150 ml
+def test_ventricles_of_an_incredible_volume_are_none(head, size):
+    scaled = {name: Volume(head[name].voxels, np.diag([size] * 3 + [1]) @ head[name].affine) for name in head}
+    assert find_ventricles(scaled["flair"], scaled["brain"]) is None
 
 
 def test_nothing_credible_is_none(head):
