@@ -1,6 +1,5 @@
 """A network's probabilities on a scan's own grid."""
 
-import nibabel
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -8,7 +7,7 @@ from torch import nn
 
 from steelyard.errors import UserError
 from steelyard.imaging.frame import Frame
-from steelyard.imaging.volumes import Volume, canonical
+from steelyard.imaging.volumes import Volume, canonical, native
 
 _SLICES_AT_A_TIME = 8  # bounds memory whatever the number of slices
 
@@ -33,7 +32,7 @@ def segment(network: nn.Module, scan: Volume, brain: Volume, *, frame: Frame) ->
     planes = placement.cut(canonical(scan).voxels, indices)
     probabilities = placement.paste(_probabilities(network, planes), indices, mask.voxels.shape[2])
     found = np.where(mask.voxels, np.clip(probabilities, 0, 1), np.float32(0))
-    return brain.with_voxels(_native(found, brain))
+    return brain.with_voxels(native(found, brain))
 
 
 def _probabilities(network: nn.Module, planes: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -44,12 +43,3 @@ def _probabilities(network: nn.Module, planes: NDArray[np.float32]) -> NDArray[n
             given = part.to(device).contiguous(memory_format=torch.channels_last)
             parts.append(network(given).sigmoid()[:, 0].float().cpu().numpy())
     return np.concatenate(parts)
-
-
-def _native(voxels: NDArray[np.float32], like: Volume) -> NDArray[np.float32]:
-    """Return voxels whose axes run right, anterior, superior with the axes of a scan instead."""
-    turn = nibabel.orientations.ornt_transform(
-        nibabel.orientations.axcodes2ornt("RAS"), nibabel.orientations.io_orientation(like.affine)
-    )
-    back: NDArray[np.float32] = nibabel.orientations.apply_orientation(voxels, turn)
-    return np.ascontiguousarray(back)
