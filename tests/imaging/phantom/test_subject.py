@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from steelyard.imaging.phantom import SCANNERS, simulate, traits_of
+from steelyard.imaging.phantom import SCANNERS, simulate, traits_of, ventricles_of
 from steelyard.imaging.phantom.acquisition import flair_grid
 from steelyard.imaging.phantom.anatomy import grow_anatomy
 from steelyard.imaging.phantom.lesions import grow_lesions
@@ -86,6 +86,18 @@ def test_another_scanner_shows_the_same_head_differently(subject):
     assert other.traits == subject.traits
     for own, others in ((subject.ideal_t1w, other.ideal_t1w), (subject.ideal_flair, other.ideal_flair)):
         assert np.abs(own - others)[subject.brain].mean() > 1  # in s.d. of the white stripe
+
+
+def test_the_true_ventricles_are_the_dark_middle_of_the_brain(subject):
+    ventricles = ventricles_of(0, 1)
+    inner = ndimage.binary_erosion(ventricles, structure=np.ones((3, 3, 1)))
+    assert 10 < ventricles.sum() * subject.flair.grid.voxel_ml < 80
+    assert not (ventricles & ~subject.brain).any()
+    assert not (ventricles & (subject.white | subject.wmh)).any()
+    for scan in (subject.ideal_flair, subject.ideal_t1w):
+        assert np.median(scan[inner]) < np.quantile(scan[subject.brain], 0.1)
+    middle = np.argwhere(ventricles).mean(axis=0) - np.argwhere(subject.brain).mean(axis=0)
+    assert (np.abs(middle * (1, 1, 3)) < 25).all()
 
 
 def test_subjects_and_seeds_differ():

@@ -12,7 +12,7 @@ import networks_by_hand
 from steelyard.imaging.prediction import Options, Scan, find_scans, load_model, outputs, predict_scan
 from steelyard.imaging.prediction.brain import find_brain, is_stripped
 from steelyard.imaging.prediction.pipeline import upright
-from steelyard.imaging.volumes import Volume, canonical, native, read_scan
+from steelyard.imaging.volumes import Volume, canonical, read_scan, turned_back
 
 QUICK = Options(bias="skip", normalise="skip")
 TURNS = [
@@ -37,7 +37,7 @@ def test_all_48_ways_to_store_a_scan(run, stripped, tmp_path):
         path = heads.save(tmp_path / "sub-1_FLAIR.nii", turned(own, turn))
         found = predict_scan(path, model, QUICK)
         again = read_scan(path)
-        assert np.array_equal(native(found.lesions.mask.voxels, again), turned(lesion, turn).voxels)
+        assert np.array_equal(turned_back(found.lesions.mask.voxels, again).voxels, turned(lesion, turn).voxels)
         assert np.array_equal(found.probabilities.voxels, first.probabilities.voxels)
         assert found.lesions.volumes_ml == first.lesions.volumes_ml
         assert found.lesions.deep_ml == first.lesions.deep_ml
