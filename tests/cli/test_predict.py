@@ -13,6 +13,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
     monkeypatch.setattr("steelyard.imaging.prediction.pipeline.find_ventricles", lambda scan, brain: None)
     monkeypatch.setattr("steelyard.imaging.prediction.cohort.draw_mosaic", lambda found, row: b"")
 

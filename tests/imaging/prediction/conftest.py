@@ -10,6 +10,7 @@ from steelyard.imaging.prediction import Network
 def _quick(request, monkeypatch):
     """Ventricles are searched for where the search is tested, and pictures drawn where they are looked at."""
     if request.node.get_closest_marker("slow") is None:
+        monkeypatch.setattr("os.cpu_count", lambda: 1)
         monkeypatch.setattr("steelyard.imaging.prediction.pipeline.find_ventricles", dark_middle)
     if "pictures" not in request.fixturenames and request.node.get_closest_marker("slow") is None:
         monkeypatch.setattr("steelyard.imaging.prediction.cohort.draw_mosaic", lambda found, row: b"picture")

@@ -9,9 +9,11 @@ from nibabel import orientations
 
 import heads
 import networks_by_hand
+from steelyard.errors import UserError
 from steelyard.imaging.prediction import Options, Scan, find_scans, load_model, outputs, predict_scan
 from steelyard.imaging.prediction.brain import find_brain, is_stripped
 from steelyard.imaging.prediction.pipeline import upright
+from steelyard.imaging.preprocessing.brain import NoBrainError
 from steelyard.imaging.volumes import Volume, canonical, read_scan, turned_back
 
 QUICK = Options(bias="skip", normalise="skip")
@@ -130,12 +132,13 @@ def test_small_lesions_are_dropped_and_the_threshold_counts(run, stripped):
         assert np.array_equal(high.lesions.mask.voxels, high.probabilities.voxels >= np.float32(other))
 
 
-def test_scans_without_brain_say_so(run, tmp_path):
-    path = heads.save(
-        tmp_path / "a.nii",
-        Volume(np.random.default_rng(0).normal(size=(30, 30, 30)).astype(np.float32), np.diag([3.0, 3, 3, 1])),
-    )
-    with pytest.raises(ValueError, match=r"a\.nii: no brain was found"):
+def test_scans_without_brain_say_so(run, tmp_path, monkeypatch):
+    def find_none(scan):
+        raise NoBrainError("no brain was found in it")
+
+    monkeypatch.setattr("steelyard.imaging.prediction.brain.extract_brain", find_none)
+    path = heads.save(tmp_path / "a.nii", heads.scan("flair", heads.tissue()))
+    with pytest.raises(UserError, match=r"a\.nii: no brain was found in it\.$"):
         predict_scan(path, load_model(run), Options())
 
 
