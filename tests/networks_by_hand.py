@@ -14,7 +14,7 @@ from steelyard.imaging.segmentation.run import LAST, RunDirectory
 from steelyard.imaging.segmentation.split import Split
 from steelyard.imaging.slices import SliceChoice
 
-OWN_PIXELS = Frame(shape=(96, 96))
+OWN_PIXELS = Frame(shape=(64, 64))
 
 
 def config(frame: Frame = OWN_PIXELS, width: int = 1) -> TrainingConfig:

@@ -49,20 +49,21 @@ class Demo(Command):
         raw, prepared, stranger = (self.out / name for name in ("raw", "prepared", "stranger"))
         runs = [self.out / "runs" / method for method in METHODS]
         start = time.monotonic()
-        stages: list[Command] = [
-            Phantom(raw, subjects=self.subjects, workers=_WORKERS),
-            Preprocess(raw, prepared, workers=_WORKERS),
-        ]
-        for stage in stages:
-            self._do(stage)
+        self._make(Phantom(raw, subjects=self.subjects, workers=_WORKERS))
+        self._do(Preprocess(raw, prepared, workers=_WORKERS))
         self._train(prepared, runs)
         for run in runs:
             self._do(Evaluate(run, prepared))
-        self._do(Phantom(stranger, subjects=1, seed=_STRANGER))
+        self._make(Phantom(stranger, subjects=1, seed=_STRANGER))
         self._do(Predict(runs[-1], (stranger, self.out / "predicted"), workers=_WORKERS))
         page = self._report(prepared, runs)
         say(f"done in {(time.monotonic() - start) / 60:.1f} minutes; look at {page}")
         return 0
+
+    def _make(self, stage: Phantom) -> None:
+        """Make heads, unless an earlier run has made them all."""
+        if not (stage.out / "participants.tsv").exists():
+            self._do(stage)
 
     def _do(self, stage: Command) -> None:
         code = stage.run()

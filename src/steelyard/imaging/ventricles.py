@@ -14,7 +14,7 @@ from scipy import ndimage
 
 from steelyard.imaging.phantom.rigid import Rigid
 from steelyard.imaging.phantom.template import Template, load_template
-from steelyard.imaging.volumes import Volume, canonical, native
+from steelyard.imaging.volumes import Volume, canonical, turned_back
 
 Mask = NDArray[np.bool_]
 Vector = NDArray[np.float64]
@@ -102,7 +102,7 @@ def find_ventricles(scan: Volume, brain: Volume) -> Volume | None:
     fluid = inside & (upright.voxels < (levels.fluid + levels.tissue) / 2)
     found = _grow(fluid, placing, _SPECK_ML / upright.voxel_ml)
     low, high = _CREDIBLE_ML
-    return scan.with_voxels(native(found, scan)) if low <= np.count_nonzero(found) * upright.voxel_ml <= high else None
+    return turned_back(found, scan) if low <= np.count_nonzero(found) * upright.voxel_ml <= high else None
 
 
 def _place(upright: Volume, inside: Mask) -> tuple[_Placing, _Levels] | None:

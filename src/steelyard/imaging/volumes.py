@@ -155,14 +155,8 @@ def canonical(volume: Volume) -> Volume:
     return Volume(np.ascontiguousarray(voxels), volume.affine @ back)
 
 
-def native(voxels: NDArray[Any], like: Volume) -> NDArray[Any]:
-    """Return voxels whose axes run right, anterior, superior with the axes of another volume instead.
-
-    >>> turned = np.array([[0, 0, 2.0, 0], [-1, 0, 0, 0], [0, 3, 0, 0], [0, 0, 0, 1]])
-    >>> scan = Volume(np.arange(24).reshape(2, 3, 4), turned)
-    >>> bool((native(canonical(scan).voxels, scan) == scan.voxels).all())
-    True
-    """
+def turned_back(voxels: NDArray[Any], like: Volume) -> Volume:
+    """Return voxels that lie as those of `canonical(like)` on the grid of `like` itself."""
     upright = nibabel.orientations.axcodes2ornt("RAS")
     turn = nibabel.orientations.ornt_transform(upright, nibabel.orientations.io_orientation(like.affine))
-    return np.ascontiguousarray(nibabel.orientations.apply_orientation(voxels, turn))
+    return like.with_voxels(np.ascontiguousarray(nibabel.orientations.apply_orientation(voxels, turn)))

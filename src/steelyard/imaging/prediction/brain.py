@@ -5,10 +5,12 @@ from scipy import ndimage
 
 from steelyard.errors import UserError
 from steelyard.imaging.prediction.options import FindBrain
-from steelyard.imaging.preprocessing.brain import BELIEVABLE_ML, extract_brain
+from steelyard.imaging.preprocessing.brain import extract_brain
 from steelyard.imaging.volumes import Volume
 
 _PLATEAU = 0.4  # of the voxels: air has noise, what was cut away has one value
+# A head whose air was set to zero must not pass for a brain: deepbet copes with a brain, the network not with a head.
+_BRAIN_ML = (300.0, 2000.0)
 
 
 def find_brain(scan: Volume, how: FindBrain) -> tuple[Volume, str]:
@@ -25,7 +27,7 @@ def find_brain(scan: Volume, how: FindBrain) -> tuple[Volume, str]:
 def is_stripped(scan: Volume) -> bool:
     """Whether the skull is gone: over 40 % of the voxels are of one value, and the rest has the volume of a brain."""
     rest = int(np.count_nonzero(scan.voxels != _background(scan)))
-    believable = BELIEVABLE_ML[0] <= rest * scan.voxel_ml <= BELIEVABLE_ML[1]
+    believable = _BRAIN_ML[0] <= rest * scan.voxel_ml <= _BRAIN_ML[1]
     return believable and rest < (1 - _PLATEAU) * scan.voxels.size
 
 

@@ -20,7 +20,7 @@ from steelyard.imaging.prediction.scans import Scan
 from steelyard.imaging.prediction.table import Row, read_row
 from steelyard.imaging.preprocessing.settings import REVISION as PREPARED
 from steelyard.imaging.provenance import versions
-from steelyard.imaging.volumes import Volume, native, read_scan
+from steelyard.imaging.volumes import Volume, read_scan, turned_back
 from steelyard.imaging.writing import write_bytes, write_json, write_nifti
 
 TABLE = "volumes.csv"
@@ -100,7 +100,7 @@ def write_scan(out: Path, scan: Scan, found: Prediction, *, common: Mapping[str,
     own = read_scan(scan.path)
     beside = {"Sources": [_source(scan.path, out)], "SpatialReference": "orig"}
     for path, volume, kind in ((probabilities, found.probabilities, np.float32), (mask, found.lesions.mask, np.uint8)):
-        write_nifti(path, native(volume.voxels.astype(kind), own), own.affine, like=header)
+        write_nifti(path, turned_back(volume.voxels.astype(kind), own).voxels, own.affine, like=header)
     write_json(about, {"Description": "Probability of white matter hyperintensity.", **beside})
     write_bytes(figure, picture)
     told = {**common, "Versions": versions(), "Outputs": _sizes(record, out)}

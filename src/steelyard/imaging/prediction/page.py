@@ -25,7 +25,6 @@ def render_page(rows: Sequence[Row], *, pictures: Mapping[str, bytes], failed: S
         cards=[_card(row, told[row.scan][1], pictures[row.scan], largest) for row in ranked],
         failures=[f"{row.scan} ({row.source}): {row.problem}" for row in failed],
         outliers=sum(score >= 1 for score, _ in told.values()),
-        total=sum(row.wmh_ml or 0.0 for row in rows),
         facts=facts,
     )
 

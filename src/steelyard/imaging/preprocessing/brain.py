@@ -10,8 +10,7 @@ import numpy as np
 from steelyard.errors import UserError
 from steelyard.imaging.volumes import Volume
 
-BELIEVABLE_ML = (300.0, 2500.0)
-"""From a small child's brain in part of a field of view to more than anyone's."""
+_BELIEVABLE_ML = (300.0, 2500.0)  # from a small child's brain in part of a field of view to more than anyone's
 
 
 class NoBrainError(UserError):
@@ -33,7 +32,7 @@ def extract_brain(scan: Volume) -> Volume:
         raise NoBrainError("no brain was found in it") from error
     mask = scan.with_voxels(np.asanyarray(found.dataobj) != 0)
     volume = float(np.count_nonzero(mask.voxels)) * mask.voxel_ml
-    if not BELIEVABLE_ML[0] <= volume <= BELIEVABLE_ML[1]:
+    if not _BELIEVABLE_ML[0] <= volume <= _BELIEVABLE_ML[1]:
         raise NoBrainError(f"no brain was found in it (the mask would hold {volume:.0f} ml)")
     return mask
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from steelyard.errors import UserError
 from steelyard.imaging.frame import Frame
-from steelyard.imaging.volumes import Volume, canonical, native
+from steelyard.imaging.volumes import Volume, canonical, turned_back
 
 _SLICES_AT_A_TIME = 8  # bounds memory whatever the number of slices
 
@@ -32,7 +32,7 @@ def segment(network: nn.Module, scan: Volume, brain: Volume, *, frame: Frame) ->
     planes = placement.cut(canonical(scan).voxels, indices)
     probabilities = placement.paste(_probabilities(network, planes), indices, mask.voxels.shape[2])
     found = np.where(mask.voxels, np.clip(probabilities, 0, 1), np.float32(0))
-    return brain.with_voxels(native(found, brain))
+    return turned_back(found, brain)
 
 
 def _probabilities(network: nn.Module, planes: NDArray[np.float32]) -> NDArray[np.float32]:
