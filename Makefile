@@ -12,7 +12,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(INSTALLED)
-	$(BIN)/python examples/noisy_labels.py demo
+	$(BIN)/steelyard demo demo
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .
