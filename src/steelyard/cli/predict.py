@@ -45,7 +45,7 @@ class Predict(Command):
 
     def run(self) -> int:
         """List the scans, process them, say what failed."""
-        from steelyard.cli.progress import track, watch
+        from steelyard.cli.progress import sum_up, track, watch
         from steelyard.imaging.prediction import Network, Options, find_scans, predict
 
         if len(self.paths) < 2:
@@ -67,14 +67,4 @@ class Predict(Command):
         except KeyboardInterrupt:
             say("stopped; the same command goes on from here.")
             return 130
-        return _sum_up(seen, len(scans), out)
-
-
-def _sum_up(outcomes: "list[Outcome]", total: int, out: Path) -> int:
-    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
-    for outcome in failed:
-        say(f"failed: {outcome.message}")
-    page = "" if any(outcome.key == "index.html" for outcome in failed) else f"; look at {out / 'index.html'}"
-    done = sum(outcome.status != "failed" for outcome in outcomes)
-    say(f"{done} of {total} scans are done{page}")
-    return 2 if failed else 0
+        return sum_up(seen, out, ready=f"of {len(scans)} scans are done")

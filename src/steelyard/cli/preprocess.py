@@ -52,7 +52,7 @@ class Preprocess(Command):
 
     def run(self) -> int:
         """List what is there, process it, say what failed."""
-        from steelyard.cli.progress import track, watch
+        from steelyard.cli.progress import sum_up, track, watch
         from steelyard.imaging.preprocessing import Settings, preprocess
 
         settings = Settings(
@@ -76,7 +76,7 @@ class Preprocess(Command):
         except KeyboardInterrupt:
             say("stopped; the same command goes on from here.")
             return 130
-        return self._sum_up(total, seen, known)
+        return sum_up(seen, self.out, ready=f"of {total} subjects are ready", known=known)
 
     def _read(self) -> "Dataset":
         from steelyard.imaging.bids import read_bids
@@ -92,15 +92,6 @@ class Preprocess(Command):
             raise UserError("--choose is for BIDS datasets; with --flair or --t1 the patterns say which file is meant.")
         patterns = Patterns(flair=self.flair, t1=self.t1, wmh=self.wmh, brain=self.brain_mask)
         return refuse_copies(read_pairs(self.source, patterns, optional=optional))
-
-    def _sum_up(self, total: int, outcomes: "list[Outcome]", known: set[str]) -> int:
-        failed = [outcome for outcome in outcomes if outcome.status == "failed"]
-        for outcome in failed:
-            if outcome.message not in known:
-                say(f"failed: {outcome.message}")
-        page = "" if any(outcome.key == "index.html" for outcome in failed) else f"; look at {self.out / 'index.html'}"
-        say(f"{len(outcomes) - len(failed)} of {total} subjects are ready{page}")
-        return 2 if failed else 0
 
 
 def _summary(notes: "Sequence[Remark]") -> Iterator[str]:

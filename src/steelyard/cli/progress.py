@@ -1,13 +1,16 @@
 """How long work shows itself: a bar with an estimate on a terminal, plain lines elsewhere."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import timedelta
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
 from rich.text import Text
+
+from steelyard.cli.command import say
 
 if TYPE_CHECKING:
     from steelyard.imaging.workers import Outcome
@@ -109,3 +112,21 @@ def watch(outcomes: "Iterable[Outcome]", seen: "list[Outcome]") -> Iterator[str]
     for outcome in outcomes:
         seen.append(outcome)
         yield outcome.key if outcome.status == "done" else Idle(f"{outcome.key} {outcome.status}")
+
+
+def sum_up(outcomes: "Sequence[Outcome]", out: Path, *, ready: str, known: Collection[str] = ()) -> int:
+    """Say what failed and where to look, and return the exit code: 2 if anything failed.
+
+    Args:
+        outcomes: What became of everything.
+        out: The folder whose `index.html` shows it.
+        ready: What those are that did not fail, after their number.
+        known: What was said already.
+    """
+    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
+    for outcome in failed:
+        if outcome.message not in known:
+            say(f"failed: {outcome.message}")
+    page = "" if any(outcome.key == "index.html" for outcome in failed) else f"; look at {out / 'index.html'}"
+    say(f"{len(outcomes) - len(failed)} {ready}{page}")
+    return 2 if failed else 0

@@ -110,6 +110,12 @@ def put_away(outcome: Outcome, out: Path, files: Iterable[Path]) -> Outcome:
     return replace(outcome, message=f"{outcome.message.removesuffix('.')}; {what}.")
 
 
+def page_failed(error: UserError | OSError) -> Outcome:
+    """Return the outcome of a page that could not be written."""
+    why = reason(error) if isinstance(error, OSError) else str(error).removesuffix(".")
+    return Outcome("index.html", "failed", f"the page of the cohort could not be written: {why}.")
+
+
 def withdraw(out: Path, files: Iterable[Path]) -> bool:
     """Move files into a hidden folder, in the order given; tell whether there were any.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from time import perf_counter
 
 from steelyard.errors import UserError
-from steelyard.imaging.derivatives import claim, put_away
+from steelyard.imaging.derivatives import claim, page_failed, put_away
 from steelyard.imaging.prediction import outputs
 from steelyard.imaging.prediction.mosaic import draw_mosaic
 from steelyard.imaging.prediction.options import Options
@@ -62,7 +62,10 @@ def predict(
     _loaded.cache_clear()
     _loaded(network)
     with claim(out, outputs.KIND, sources=[network.run, *(scan.path for scan in scans)]), stopped_by_sigterm():
-        outputs.sweep(out)
+        try:
+            outputs.sweep(out)
+        except OSError as error:
+            raise UserError(f"{error.filename or out}: {reason(error)}.") from error
         yield from _predict([_Job(scan, out, network, options) for scan in scans], out, workers)
 
 
@@ -79,8 +82,7 @@ def _predict(jobs: Sequence[_Job], out: Path, workers: int) -> Iterator[Outcome]
     try:
         _write_cohort(out, [_failed(scans[key], message) for key, message in failures.items()])
     except (UserError, OSError) as error:
-        why = reason(error) if isinstance(error, OSError) else str(error).removesuffix(".")
-        yield Outcome("index.html", "failed", f"the page of the cohort could not be written: {why}.")
+        yield page_failed(error)
 
 
 @lru_cache(maxsize=1)

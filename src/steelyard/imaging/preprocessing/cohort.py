@@ -10,7 +10,7 @@ from time import perf_counter
 from steelyard.errors import UserError
 from steelyard.imaging.bids import Dataset, Subject
 from steelyard.imaging.copies import refuse_copies
-from steelyard.imaging.derivatives import claim, put_away
+from steelyard.imaging.derivatives import claim, page_failed, put_away
 from steelyard.imaging.preprocessing import outputs, record
 from steelyard.imaging.preprocessing.mosaic import draw_mosaic
 from steelyard.imaging.preprocessing.page import Entry, render_page
@@ -18,7 +18,7 @@ from steelyard.imaging.preprocessing.pipeline import prepare
 from steelyard.imaging.preprocessing.settings import Settings
 from steelyard.imaging.provenance import versions
 from steelyard.imaging.workers import Outcome, check_workers, run_jobs, stopped_by_sigterm
-from steelyard.imaging.writing import reason, write_text
+from steelyard.imaging.writing import write_text
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,7 @@ def _preprocess(dataset: Dataset, out: Path, settings: Settings, workers: int) -
     try:
         _write_page(dataset, out, outcomes, notes)
     except (UserError, OSError) as error:
-        why = reason(error) if isinstance(error, OSError) else str(error).removesuffix(".")
-        yield Outcome("index.html", "failed", f"the page of the cohort could not be written: {why}.")
+        yield page_failed(error)
 
 
 def _withdrawn(outcome: Outcome, out: Path) -> Outcome:
