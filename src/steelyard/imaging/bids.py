@@ -13,11 +13,8 @@ from pathlib import Path
 from steelyard.errors import UserError
 from steelyard.imaging.writing import reason
 
-GENERATOR = "steelyard preprocess"
-"""Under this name the preprocessed derivatives are kept."""
-
-PREDICTOR = "steelyard predict"
-"""Under this name predicted masks are kept."""
+GENERATOR, PREDICTOR = "steelyard preprocess", "steelyard predict"
+"""Under these names our derivatives are kept; they are never read as somebody's masks."""
 
 SUFFIX = {"flair": "FLAIR", "t1": "T1w"}
 """The BIDS suffix of each contrast."""
@@ -271,7 +268,7 @@ def _images(root: Path, visit: Path) -> list[Path]:
     foreign = [
         path
         for pipeline in pipelines
-        if not written_by(pipeline, GENERATOR, PREDICTOR)  # these are nobody's manual masks
+        if not written_by(pipeline, GENERATOR, PREDICTOR)
         for path in _niftis(pipeline / place / "anat")
         if _stem(path).endswith("_mask")
     ]

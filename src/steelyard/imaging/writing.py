@@ -23,17 +23,8 @@ LOCK = ".lock"
 """The file by which a run holds a folder."""
 
 _PLACE = (
-    "qform_code",
-    "sform_code",
-    "srow_x",
-    "srow_y",
-    "srow_z",
-    "quatern_b",
-    "quatern_c",
-    "quatern_d",
-    "qoffset_x",
-    "qoffset_y",
-    "qoffset_z",
+    *("qform_code", "sform_code", "srow_x", "srow_y", "srow_z"),
+    *("quatern_b", "quatern_c", "quatern_d", "qoffset_x", "qoffset_y", "qoffset_z"),
 )
 _COMPRESSION = 4  # beyond this gzip takes seconds more for a few per cent less
 
