@@ -2,7 +2,6 @@
 
 import csv
 import io
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from steelyard.cli.command import Command
+from steelyard.cli.command import Command, say
 from steelyard.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,10 +22,10 @@ _SHOWN = (
     ("auc", "AUC", ".3f"),
     ("ppv", "PPV", ".3f"),
     ("tpr", "TPR", ".3f"),
-    ("hd95", "HD95 mm", ".1f"),
-    ("volume_difference", "AVD %", ".1f"),
-    ("lesion_recall", "lesion recall", ".3f"),
-    ("lesion_f1", "lesion F1", ".3f"),
+    ("hd95", "HD95", ".1f"),
+    ("volume_difference", "AVD%", ".1f"),
+    ("lesion_recall", "L-rec", ".3f"),
+    ("lesion_f1", "L-F1", ".3f"),
 )
 
 
@@ -79,7 +78,7 @@ class Evaluate(Command):
         out = self.out or self.run_directory / self._name(own)
         write_text(out, _as_csv([score.row() for score in scores]))
         _show(scores)
-        sys.stderr.write(f"{out} has every metric per subject\n")
+        say(f"{out} has every metric per subject; L-rec and L-F1 are lesion-wise, HD95 is in mm")
         return 0
 
     def _parts(self, run: "RunDirectory", dataset: "Dataset") -> tuple[dict[str, str], bool]:
@@ -127,7 +126,8 @@ def _show(scores: "list[Score]") -> None:
 
     from steelyard.imaging.segmentation.evaluation import summarise
 
-    table = Table("domain", "subjects", *(title for _, title, _ in _SHOWN))
+    # HD95 in mm, AVD: absolute volume difference, L: lesion-wise.
+    table = Table("domain", "n", *(title for _, title, _ in _SHOWN))
     for row in summarise(scores):
         cells = [f"{row[name]:{form}}" for name, _, form in _SHOWN]
         table.add_row(str(row["domain"]), str(row["subjects"]), *cells)

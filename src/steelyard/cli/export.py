@@ -1,13 +1,12 @@
 """`steelyard export`: a trained network as ONNX."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from steelyard.cli.command import Command
+from steelyard.cli.command import Command, say
 from steelyard.errors import UserError
 
 
@@ -32,5 +31,5 @@ class Export(Command):
         run = RunDirectory(self.run_directory)
         network = run.network(model=self.model)
         difference = export_onnx(network, self.out, frame=run.config.slices.frame)
-        sys.stderr.write(f"{self.out} agrees with torch: no probability differs by more than {difference:.1g}\n")
+        say(f"{self.out} agrees with torch: no probability differs by more than {difference:.1g}")
         return 0

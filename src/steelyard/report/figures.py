@@ -13,7 +13,7 @@ from steelyard.imaging.pictures import FAINT, INK, LESION, PAPER, Window
 from steelyard.imaging.segmentation.inference import segment
 from steelyard.imaging.segmentation.run import RunDirectory
 from steelyard.imaging.slices import read_volumes
-from steelyard.imaging.volumes import canonical
+from steelyard.imaging.volumes import Volume, canonical
 from steelyard.report.runs import RunRecord
 
 TITLE = {"flair": "FLAIR", "t1": "T1w"}
@@ -79,11 +79,11 @@ def draw_comparison(run: RunRecord, subject: Subject, *, model: str | None = Non
     contrasts = [name for name in ("flair", "t1") if name in whole.scans]
     panels = 1 + 2 * len(contrasts)
     figure = Figure(figsize=(11.0, 3.1), facecolor=PAPER, layout="constrained")
-    main = whole.scans[contrasts[0]]
+    main = _on_dark(whole.scans[contrasts[0]], whole.brain)
     expected = window.plane(truth, height)
     for place, name in enumerate(contrasts):
         axes = _picture(figure, (1, panels, place + 1), TITLE[name])
-        window.grey(axes, whole.scans[name], height)
+        window.grey(axes, _on_dark(whole.scans[name], whole.brain), height)
         found = window.plane(segment(network, whole.scans[name], whole.brain, frame=frame), height) > 0.5
         axes = _picture(figure, (1, panels, len(contrasts) + 2 + place), f"found on {TITLE[name]}")
         window.grey(axes, main, height)
@@ -93,6 +93,11 @@ def draw_comparison(run: RunRecord, subject: Subject, *, model: str | None = Non
     window.grey(axes, main, height)
     _tint(axes, window, expected, LESION)
     return figure
+
+
+def _on_dark(scan: Volume, brain: Volume) -> Volume:
+    """Return a stripped scan with its background at the lowest value, not at white matter's zero."""
+    return scan.with_voxels(np.where(brain.voxels, scan.voxels, scan.voxels.min()))
 
 
 def _tint(axes: Axes, window: Window, mask: Any, colour: str) -> None:
