@@ -163,11 +163,13 @@ def _pictures(records: "list[RunRecord]", prepared: Path, out: Path) -> "list[Pi
             title="Each test subject",
             caption="A dot a subject, a bar for the mean.",
             content=as_png(draw_scores(records)),
+            wide=False,
         ),
         Picture(
             title="The weights while the network learns",
             caption="The mode of the posterior over the last votes; the dotted line is equal weights.",
             content=as_png(draw_weights(records, learned.config.domains[0])),
+            wide=False,
         ),
         Picture(
             title="Learning curves",

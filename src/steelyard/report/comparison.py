@@ -24,6 +24,7 @@ class Picture:
         content: The file.
         kind: `png` or `jpeg`.
         link: Where to see more.
+        wide: Whether it takes the whole width of the page.
     """
 
     title: str
@@ -31,6 +32,7 @@ class Picture:
     content: bytes
     kind: str = "png"
     link: str = ""
+    wide: bool = True
 
 
 def as_png(figure: Figure) -> bytes:
