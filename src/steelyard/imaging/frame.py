@@ -30,9 +30,14 @@ class Frame:
         if self.pixel_mm is not None and not 0.1 <= self.pixel_mm <= 20:
             raise UserError(f"pixel_mm must lie between 0.1 and 20; got {self.pixel_mm}.")
 
-    def place(self, brain: Volume) -> "Placement":
-        """Lay the frame about a brain, whose axes run right, anterior, superior."""
-        return Placement(*self._along(brain, axis=1), *self._along(brain, axis=0))
+    def place(self, brain: Volume, *, shift: float = 0.0) -> "Placement":
+        """Lay the frame about a brain, whose axes run right, anterior, superior.
+
+        Args:
+            brain: Its mask.
+            shift: How far off the middle, in pixels along both sides.
+        """
+        return Placement(*self._along(brain, axis=1, shift=shift), *self._along(brain, axis=0, shift=shift))
 
     def covering(self, brain: Volume, *, multiple: int = 16) -> "Frame":
         """Return the frame, enlarged where the brain would not fit, in steps that a network can halve."""
@@ -42,18 +47,20 @@ class Frame:
         for axis, size in zip((1, 0), self.shape, strict=True):
             low, high = _span(brain, axis=axis)
             step = (self.pixel_mm or brain.spacing[axis]) / brain.spacing[axis]
-            extent = math.ceil((high - low + 1) / step)
+            middle = _middle(brain, axis=axis)
+            extent = math.ceil((2 * max(middle - low, high - middle) + 1) / step)
             needed.append(size if extent <= size else multiple * math.ceil(extent / multiple))
         return replace(self, shape=(needed[0], needed[1]))
 
-    def _along(self, brain: Volume, *, axis: int) -> tuple[Matrix, Matrix]:
+    def _along(self, brain: Volume, *, axis: int, shift: float) -> tuple[Matrix, Matrix]:
         """Return the matrices into the frame and back along an axis; rows count from the front of the head."""
         size = brain.voxels.shape[axis]
-        low, high = _span(brain, axis=axis)
-        middle = (low + high) / 2 if axis == 0 else size - 1 - (low + high) / 2
+        middle = _middle(brain, axis=axis)
+        middle = middle if axis == 0 else size - 1 - middle
         step = 1.0 if self.pixel_mm is None else self.pixel_mm / round(brain.spacing[axis], 4)
         wanted = math.ceil(size / step) if self.shape is None else self.shape[1 - axis]
         start = (size - 1) / 2 - (wanted - 1) / 2 * step if self.shape is None else middle - (wanted - 1) / 2 * step
+        start += shift * step
         if self.pixel_mm is None:
             start = float(math.floor(start))  # its own pixels are taken as they are
         into = _interpolation(start, step, into=wanted, out_of=size)
@@ -97,6 +104,12 @@ def _span(brain: Volume, *, axis: int) -> tuple[int, int]:
     other = tuple({0, 1, 2} - {axis})
     hit = np.flatnonzero(brain.voxels.any(axis=other))
     return int(hit[0]), int(hit[-1])
+
+
+def _middle(brain: Volume, *, axis: int) -> float:
+    """Return the brain's centre of mass along an axis; unlike its extent, it hardly moves when a border voxel does."""
+    counts = brain.voxels.sum(axis=tuple({0, 1, 2} - {axis}), dtype=np.float64)
+    return float(counts @ np.arange(len(counts)) / counts.sum())
 
 
 def _interpolation(start: float, step: float, *, into: int, out_of: int) -> Matrix:

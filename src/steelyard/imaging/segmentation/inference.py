@@ -9,6 +9,10 @@ from steelyard.errors import UserError
 from steelyard.imaging.frame import Frame
 from steelyard.imaging.volumes import Volume, canonical, turned_back
 
+SHIFTS = (-0.25, 0.25)
+"""Where the frame is laid, in pixels off the middle: the mean depends less on how a scan's grid happens to lie.
+A frame of the scan's own pixels is laid once."""
+
 _SLICES_AT_A_TIME = 8  # bounds memory whatever the number of slices
 
 
@@ -28,9 +32,13 @@ def segment(network: nn.Module, scan: Volume, brain: Volume, *, frame: Frame) ->
     if not len(levels):
         raise UserError("the brain mask is empty.")
     indices = range(int(levels[0]), int(levels[-1]) + 1)
-    placement = frame.covering(mask).place(mask)
-    planes = placement.cut(canonical(scan).voxels, indices)
-    probabilities = placement.paste(_probabilities(network, planes), indices, mask.voxels.shape[2])
+    voxels, depth = canonical(scan).voxels, mask.voxels.shape[2]
+    probabilities = np.zeros(mask.voxels.shape, dtype=np.float32)
+    shifts = SHIFTS if frame.pixel_mm is not None else (0.0,)
+    for shift in shifts:
+        placement = frame.covering(mask).place(mask, shift=shift)
+        planes = _probabilities(network, placement.cut(voxels, indices))
+        probabilities += placement.paste(planes, indices, depth) / len(shifts)
     found = np.where(mask.voxels, np.clip(probabilities, 0, 1), np.float32(0))
     return turned_back(found, brain)
 
