@@ -1,4 +1,5 @@
 import csv
+import json
 import os
 import signal
 import subprocess
@@ -82,6 +83,18 @@ def test_another_dataset_with_the_same_names_is_evaluated_whole(cohort, tmp_path
     ]
 
 
+def test_a_subject_that_was_trained_on_is_known_under_another_name(cohort, tmp_path, capsys):
+    run = tmp_path / "run"
+    main(smoke(cohort, run))
+    split = json.loads((run / "split.json").read_text())["split"]
+    trained = split["train"][0].removeprefix("sub-")
+    heads.write_subject(tmp_path / "renamed", "stranger", seed=int(trained))
+    assert main(["evaluate", str(run), str(tmp_path / "renamed")]) == 2
+    assert "--subjects all takes everyone" in capsys.readouterr().err
+    assert main(["evaluate", str(run), str(tmp_path / "renamed"), "--subjects", "all"]) == 0
+    assert {row["part"] for row in rows(run / "metrics-all.csv")} == {"train"}
+
+
 def test_two_processes_share_every_batch(cohort, tmp_path):
     run = tmp_path / "run"
     command = [sys.executable, "-m", "steelyard", *smoke(cohort, run, "--devices", "2", "--method", "Ours-C-25")]
@@ -97,13 +110,16 @@ def test_two_processes_share_every_batch(cohort, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--experiment", "thesis"], "experiment must be one of paper, desk, smoke; got thesis"),
+        (["--experiment", "thesis"], "experiment must be one of paper, desk, demo, smoke; got thesis"),
         (["--method", "Ours"], "method must be of the form"),
+        (["--set", "slices.frame.shape=[60,60]"], "model unet cannot take planes of 60×60 pixels"),
+        (["--accelerator", "tpu"], "accelerator tpu"),
+        (["--split-seed", "-3"], "the seed of the split must lie within"),
         (["--folds", "9"], "9 folds need at least as many subjects with lesion masks; there are 5"),
         (["--set", "colour=red"], "--set takes NAME=VALUE with the name of a setting; got 'colour=red'"),
         (["--set", "learning_rate=fast"], "learning_rate must be a number"),
         (["--model", "nothing:here"], "nothing cannot be imported"),
-        (["--devices", "0"], "devices must be at least 1"),
+        (["--devices", "0"], "devices must be a whole number of at least 1"),
         (["--set", 'domains=["flair","t2"]'], "no subject has both a t2 scan and a lesion mask"),
     ],
 )

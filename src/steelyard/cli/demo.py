@@ -64,6 +64,11 @@ class Demo(Command):
         """Make heads, unless an earlier run has made them all."""
         if not (stage.out / "participants.tsv").exists():
             self._do(stage)
+        made = len(list(stage.out.glob("sub-*")))
+        if made != stage.subjects:
+            raise UserError(
+                f"{stage.out}: an earlier demo made {made} heads, not {stage.subjects}; give another folder."
+            )
 
     def _do(self, stage: Command) -> None:
         code = stage.run()
@@ -102,7 +107,8 @@ class Demo(Command):
                 process.kill()
         for process, log in running:
             if process.returncode:
-                raise UserError(f"training failed; {log} ends with: {log.read_text().strip().splitlines()[-1]}")
+                said = log.read_text().strip().splitlines() or ["nothing; it may have run out of memory"]
+                raise UserError(f"training failed; {log} ends with: {said[-1]}")
 
     def _report(self, prepared: Path, runs: list[Path]) -> Path:
         from steelyard.imaging.writing import write_text

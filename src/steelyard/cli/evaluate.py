@@ -58,8 +58,8 @@ class Evaluate(Command):
         from steelyard.imaging.segmentation.run import RunDirectory
         from steelyard.imaging.writing import write_text
 
-        if not 0 <= self.threshold <= 1:
-            raise UserError(f"threshold must lie between 0 and 1; got {self.threshold}.")
+        if not 0 <= self.threshold < 1:
+            raise UserError(f"threshold must be at least 0 and below 1; got {self.threshold}.")
         run = RunDirectory(self.run_directory)
         config = run.config
         network = run.network(model=self.model)
@@ -87,14 +87,14 @@ class Evaluate(Command):
 
         config = run.config
         names = [subject.key for subject in dataset.subjects if subject.wmh is not None]
-        digests, split = run.digests, run.split
-        if not set(names) & set(digests):
-            return dict.fromkeys(names, "unseen"), False
+        split, seen = run.split, {digest: name for name, digest in run.digests.items()}
         held = [domain for domain in config.domains if any(getattr(s, domain, None) for s in dataset.subjects)]
-        ours = load_labelled(dataset, config.slices, domains=held, cache=None).digests
-        if not set(ours.values()) & set(digests.values()):
-            return dict.fromkeys(names, "unseen"), False
-        known = {name: split.part_of(name) or "unseen" for name in names}
+        digests = load_labelled(dataset, config.slices, domains=held).digests
+        known = {name: split.part_of(seen.get(digests[name], "")) or "unseen" for name in names}
+        if set(known.values()) == {"unseen"}:
+            if set(names) & set(seen.values()):
+                say("other scans than the run has seen, under the same names: everyone is judged, as unseen")
+            return known, False
         chosen = {name: part for name, part in known.items() if self.subjects in ("all", part)}
         if not chosen:
             raise UserError(f"{run.path}: the run has no subjects to {self.subjects}; --subjects all takes everyone.")

@@ -27,7 +27,7 @@ class Predict(Command):
     paths: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SCAN… OUT")]
     """NIfTI files, folders or BIDS datasets, and last the folder for the results: new, empty, or of an earlier run."""
     threshold: float = 0.5
-    """A voxel is a lesion from this probability on."""
+    """A voxel is a lesion if its probability is greater."""
     smallest_ml: float = 0.0
     """Lesions of less volume are dropped."""
     contrast: Literal["flair", "t1", "both"] = "both"

@@ -108,6 +108,7 @@ class Train(Command):
             profile_named(self.experiment),
             seed=self.seed,
             threads=self.threads,
+            devices=self.devices,
             **{name: value for name, value in given.items() if value is not None},
         )
         held = config.as_dict()
@@ -153,13 +154,11 @@ def _fabric(accelerator: str, devices: int) -> Any:
 
     from lightning.fabric import Fabric
 
-    if devices < 1:
-        raise UserError(f"devices must be at least 1; got {devices}.")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return Fabric(accelerator=accelerator, devices=devices, strategy="ddp_spawn" if devices > 1 else "auto")
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, ImportError) as error:
         raise UserError(f"accelerator {accelerator}: {error}") from error
 
 

@@ -11,6 +11,9 @@ from steelyard.imaging.volumes import Volume
 
 Matrix = NDArray[np.float32]
 
+LARGEST = 1024
+"""Rows or columns of a frame; more would be a mistake, and memory."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
@@ -25,10 +28,10 @@ class Frame:
     pixel_mm: float | None = None
 
     def __post_init__(self) -> None:
-        if self.shape is not None and min(self.shape) < 1:
-            raise UserError(f"shape must be positive; got {self.shape}.")
-        if self.pixel_mm is not None and not 0.1 <= self.pixel_mm <= 20:
-            raise UserError(f"pixel_mm must lie between 0.1 and 20; got {self.pixel_mm}.")
+        if self.shape is not None and not _is_shape(self.shape):
+            raise UserError(f"shape must be two whole numbers within 1 to {LARGEST}; got {self.shape!r}.")
+        if self.pixel_mm is not None and not _is_edge(self.pixel_mm):
+            raise UserError(f"pixel_mm must be a number within 0.1 to 20; got {self.pixel_mm!r}.")
 
     def place(self, brain: Volume, *, shift: float = 0.0) -> "Placement":
         """Lay the frame about a brain, whose axes run right, anterior, superior.
@@ -40,11 +43,12 @@ class Frame:
         return Placement(*self._along(brain, axis=1, shift=shift), *self._along(brain, axis=0, shift=shift))
 
     def covering(self, brain: Volume, *, multiple: int = 16) -> "Frame":
-        """Return the frame, enlarged where the brain would not fit, in steps that a network can halve."""
-        if self.shape is None:
-            return self
+        """Return the frame, enlarged where the brain would not fit, in steps that a network can halve.
+
+        A frame without a shape gets the smallest that the brain fits.
+        """
         needed = []
-        for axis, size in zip((1, 0), self.shape, strict=True):
+        for axis, size in zip((1, 0), self.shape or (multiple, multiple), strict=True):
             low, high = _span(brain, axis=axis)
             step = (self.pixel_mm or brain.spacing[axis]) / brain.spacing[axis]
             middle = _middle(brain, axis=axis)
@@ -98,6 +102,18 @@ class Placement:
         voxels = np.zeros((back.shape[2], back.shape[1], depth), dtype=np.float32)
         voxels[:, :, indices.start : indices.stop] = np.transpose(back[:, ::-1], (2, 1, 0))
         return voxels
+
+
+def _is_shape(shape: object) -> bool:
+    return (
+        isinstance(shape, tuple)
+        and len(shape) == 2
+        and all(isinstance(size, int) and 1 <= size <= LARGEST for size in shape)
+    )
+
+
+def _is_edge(edge: object) -> bool:
+    return isinstance(edge, int | float) and 0.1 <= edge <= 20
 
 
 def _span(brain: Volume, *, axis: int) -> tuple[int, int]:

@@ -18,6 +18,8 @@ from steelyard.imaging.frame import Frame
 from steelyard.imaging.volumes import Volume, canonical, read_mask, read_scan
 from steelyard.imaging.writing import write_bytes
 
+_STRIPPED = 0.2  # the share of zeros that a stripped scan has at least
+
 
 @dataclass(frozen=True, kw_only=True)
 class SliceChoice:
@@ -168,6 +170,10 @@ def read_volumes(subject: Subject) -> SubjectVolumes:
     scans = {name: read_scan(path) for name, path in paths.items() if path is not None}
     main = next(iter(scans.values()))
     wmh = read_mask(subject.wmh, may_be_empty=True) if subject.wmh is not None else None
+    if subject.brain is None and np.mean(main.voxels == 0) < _STRIPPED:
+        raise UserError(
+            f"{subject.files[0]}: there is no brain mask, and the scan is not stripped; preprocess the dataset."
+        )
     brain = read_mask(subject.brain) if subject.brain is not None else main.with_voxels(main.voxels != 0)
     for volume in (*scans.values(), brain, *([] if wmh is None else [wmh])):
         if not volume.same_grid(main):

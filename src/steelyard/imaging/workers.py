@@ -165,4 +165,5 @@ def one_line(text: str) -> str:
     >>> one_line("a\nb.nii")
     'a b.nii'
     """
-    return "".join(letter if letter.isprintable() else " " for letter in text)
+    plain = text.encode(errors="replace").decode()  # a name in another encoding holds what UTF-8 cannot
+    return "".join(letter if letter.isprintable() else " " for letter in plain)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from steelyard.imaging.bids import Subject
 from steelyard.imaging.frame import Frame
 from steelyard.imaging.pictures import FAINT, INK, LESION, PAPER, Window
-from steelyard.imaging.segmentation.inference import segment
+from steelyard.imaging.segmentation.inference import lesion_mask, segment
 from steelyard.imaging.segmentation.run import RunDirectory
 from steelyard.imaging.slices import read_volumes
 from steelyard.imaging.volumes import Volume, canonical
@@ -84,7 +84,7 @@ def draw_comparison(run: RunRecord, subject: Subject, *, model: str | None = Non
     for place, name in enumerate(contrasts):
         axes = _picture(figure, (1, panels, place + 1), TITLE[name])
         window.grey(axes, _on_dark(whole.scans[name], whole.brain), height)
-        found = window.plane(segment(network, whole.scans[name], whole.brain, frame=frame), height) > 0.5
+        found = lesion_mask(window.plane(segment(network, whole.scans[name], whole.brain, frame=frame), height), 0.5)
         axes = _picture(figure, (1, panels, len(contrasts) + 2 + place), f"found on {TITLE[name]}")
         window.grey(axes, main, height)
         for mask, colour in ((found & expected, _AGREED), (expected & ~found, _MISSED), (found & ~expected, _WRONG)):

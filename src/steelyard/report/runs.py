@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -66,13 +67,14 @@ def read_run(path: Path) -> RunRecord:
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
-    """Return mean and s.d. over subjects; NaN where there are too few.
+    """Return mean and s.d. over the subjects in whom a metric is defined; NaN where there are too few.
 
     >>> mean_and_spread([0.5, 0.7])[0]
     0.6
     """
-    mean = fmean(values) if values else float("nan")
-    return mean, stdev(values) if len(values) > 1 else float("nan")
+    finite = [value for value in values if isfinite(value)]
+    mean = fmean(finite) if finite else float("nan")
+    return mean, stdev(finite) if len(finite) > 1 else float("nan")
 
 
 def _rows(path: Path) -> list[Row]:

@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from steelyard.errors import UserError
 from steelyard.experiments.profiles import paper, smoke
@@ -10,6 +11,8 @@ from steelyard.imaging.segmentation.config import TrainingConfig
 from steelyard.imaging.segmentation.launch import Assignment, train
 from steelyard.imaging.segmentation.run import RunDirectory
 from steelyard.imaging.segmentation.split import split_subjects
+
+PLATEAU = {"schedule": "plateau", "optimizer": "sgd", "learning_rate": 3.0, "patience": 1, "stop_after": 3, "epochs": 9}
 
 
 @pytest.fixture
@@ -59,15 +62,18 @@ def test_stopped_between_epochs_it_goes_on_to_the_same_bytes(assignment, tmp_pat
     assert list(train(assignment)) == []
 
 
-@pytest.mark.parametrize("setting", [{"schedule": "plateau", "optimizer": "sgd"}, {"method": "Simple-G"}])
+@pytest.mark.parametrize("setting", [PLATEAU, {"method": "Simple-G"}])
 def test_other_schedules_and_methods_go_on_alike(assignment, tmp_path, setting):
-    config = replace(assignment.config, epochs=3, **setting)
+    config = replace(assignment.config, **({"epochs": 3} | setting))
     whole = replace(assignment, config=config, out=tmp_path / "whole")
     part = replace(assignment, config=config)
-    list(train(whole))
-    next(train(part))
+    records = list(train(whole))
+    for _ in range(len(records)):
+        next(train(part), None)
     list(train(part))
     assert contents(part.out) == contents(whole.out)
+    if "patience" in setting:
+        assert len({record.learning_rate for record in records}) > 1
 
 
 def test_another_run_in_the_same_folder_is_refused_by_the_setting(assignment, labelled):
@@ -104,6 +110,14 @@ def test_configs_survive_json():
         ("slices", {"frame": {"depth": 3}}, "Frame has no setting 'depth'"),
         ("augmentation", [1], "Augmentation must be an object"),
         ("seed", -1, "seed must be"),
+        ("width", True, "width must be a whole number"),
+        ("method", 5, "method must be a str"),
+        ("method", "Ours-C-9999999999999999999999999", "must be of the form"),
+        ("slices", 5, "slices must be a SliceChoice"),
+        ("slices", {"frame": {"shape": [64]}}, "shape must be two whole numbers"),
+        ("domains", ["flair", 3], "domains must be names"),
+        ("domains", ["flair", "flair"], "domains must be distinct"),
+        ("options", 3, "options must be a dict"),
     ],
 )
 def test_a_config_file_with_nonsense_is_refused_by_name(assignment, name, value, message):
@@ -130,11 +144,12 @@ def test_weights_of_another_architecture_are_refused_by_name(assignment):
     path = assignment.out / "config.json"
     whole = json.loads(path.read_text())
     path.write_text(json.dumps(whole | {"width": 8}))
-    with pytest.raises(UserError, match=r"of another architecture; encoder\S+ is \(4, 1, 3, 3\), not \(8, 1, 3, 3\)"):
+    with pytest.raises(UserError, match="it holds 59071 numbers, and unet of width 8 has 233547"):
         RunDirectory(assignment.out).network()
-    path.write_text(json.dumps(whole | {"model": "lightweight"}))
-    with pytest.raises(UserError, match="of another architecture; the file lacks conv_down"):
-        RunDirectory(assignment.out).network()
+    for size in (10**5, 99_999):
+        path.write_text(json.dumps(whole | {"width": size}))
+        with pytest.raises(UserError, match="of another architecture"):
+            RunDirectory(assignment.out).network()
 
 
 def test_a_weights_file_is_data(assignment):
@@ -143,6 +158,46 @@ def test_a_weights_file_is_data(assignment):
     torch.save({"a": torch.zeros(1)}, path)
     with pytest.raises(UserError, match="cannot be read as safetensors"):
         RunDirectory(assignment.out).network()
+
+
+def test_what_a_killed_run_left_half_written_is_no_obstacle_and_is_swept(assignment):
+    assignment.out.mkdir()
+    (assignment.out / ".config.json.123.part").write_text("{")
+    next(train(assignment))
+    assert not list(assignment.out.glob(".*.part"))
+
+
+def test_weights_that_are_good_are_there_from_the_first_step_on(assignment):
+    config = replace(assignment.config, learning_rate=1e30, optimizer="sgd", schedule="plateau")
+    with pytest.raises(UserError, match="is nan"):
+        list(train(replace(assignment, config=config)))
+    held = load_file(assignment.out / "last.safetensors")
+    assert all(tensor.isfinite().all() for tensor in held.values())
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"model": "torch.nn:Conv2d", "options": {"in_channels": 1, "out_channels": 2, "kernel_size": 1}}, "one logit"),
+        ({"model": "torch.nn:Linear", "options": {"in_features": 3, "out_features": 1}}, "cannot take planes of 64×64"),
+        ({"model": "torch.nn:Identity"}, "has no parameters to train"),
+    ],
+)
+def test_a_network_that_does_not_fit_is_refused_before_it_trains(assignment, setting, message):
+    with pytest.raises(UserError, match=message):
+        list(train(replace(assignment, config=replace(assignment.config, **setting))))
+
+
+@pytest.mark.parametrize("held", [[1, 2], {"epoch": 3}])
+def test_a_checkpoint_of_something_else_is_refused(assignment, held):
+    next(train(assignment))
+    torch.save(held, assignment.out / "checkpoint.pt")
+    with pytest.raises(UserError, match=r"checkpoint.pt: is the checkpoint of something else"):
+        list(train(assignment))
+    (assignment.out / "checkpoint.pt").unlink()
+    (assignment.out / "epochs.csv").write_bytes(b"epoch\n\xff\xfe\n")
+    with pytest.raises(UserError, match=r"epochs.csv: is damaged"):
+        list(train(assignment))
 
 
 class Bomb:

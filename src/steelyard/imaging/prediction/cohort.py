@@ -120,7 +120,9 @@ def _work(job: _Job) -> Outcome:
 
 def _failed(scan: Scan, message: str) -> Row:
     problem = message.removeprefix(f"{scan.key}: ")
-    return Row(scan=scan.key, source=scan.path.name, contrast=scan.contrast or "", status="failed", problem=problem)
+    return Row(
+        scan=scan.key, source=one_line(scan.path.name), contrast=scan.contrast or "", status="failed", problem=problem
+    )
 
 
 def _write_cohort(out: Path, failed: Sequence[Row]) -> None:

@@ -21,6 +21,7 @@ from steelyard.imaging.prediction.table import Row, read_row
 from steelyard.imaging.preprocessing.settings import REVISION as PREPARED
 from steelyard.imaging.provenance import versions
 from steelyard.imaging.volumes import Volume, read_scan, turned_back
+from steelyard.imaging.workers import one_line
 from steelyard.imaging.writing import write_bytes, write_json, write_nifti
 
 TABLE = "volumes.csv"
@@ -112,7 +113,7 @@ def describe(scan: Scan, found: Prediction, *, about: Mapping[str, Any], options
     lesions = found.lesions
     return Row(
         scan=scan.key,
-        source=scan.path.name,
+        source=one_line(scan.path.name),
         contrast=scan.contrast or "",
         wmh_ml=_rounded(lesions.total_ml),
         lesions=lesions.count,
@@ -151,6 +152,6 @@ def _sizes(record: Path, out: Path) -> dict[str, int]:
 def _source(path: Path, out: Path) -> str:
     """Where a scan lies as seen from the results, or its name if no path leads there."""
     try:
-        return Path(os.path.relpath(path.resolve(), out.resolve())).as_posix()
+        return one_line(Path(os.path.relpath(path.resolve(), out.resolve())).as_posix())
     except ValueError:  # another drive
-        return path.name
+        return one_line(path.name)

@@ -12,7 +12,7 @@ from steelyard.imaging.prediction.options import Options
 from steelyard.imaging.prediction.weights import Model
 from steelyard.imaging.preprocessing.pipeline import finish, timed
 from steelyard.imaging.preprocessing.settings import Settings
-from steelyard.imaging.segmentation.inference import segment
+from steelyard.imaging.segmentation.inference import lesion_mask, segment
 from steelyard.imaging.ventricles import find_ventricles
 from steelyard.imaging.volumes import Volume, canonical, read_scan
 
@@ -27,7 +27,7 @@ class Prediction:
         scan: As read, without its bias field, skull still on.
         brain: What was segmented.
         probabilities: Of a lesion, for each voxel.
-        lesions: From the threshold on, the smallest dropped.
+        lesions: Above the threshold, the smallest dropped.
         ventricles: The lateral ventricles, if they were found.
         steps: What was done, by the name of the step.
         seconds: What each step took.
@@ -63,10 +63,10 @@ def predict_scan(path: Path, model: Model, options: Options) -> Prediction:
     settings = Settings(brain="own", bias=options.bias, normalise=options.normalise)
     channel = finish(scan, path, settings, brain=brain, seconds=seconds)
     with timed(seconds, "segment"):
-        probabilities = segment(model.network, channel.ready, brain, frame=model.frame_for(brain))
+        probabilities = segment(model.network, channel.ready, brain, frame=model.frame)
     with timed(seconds, "lesions"):
         ventricles = find_ventricles(channel.ready, brain)
-        mask = brain.with_voxels(probabilities.voxels >= options.threshold)
+        mask = brain.with_voxels(lesion_mask(probabilities.voxels, options.threshold))
         lesions = find_lesions(mask, ventricles=ventricles, smallest_ml=options.smallest_ml)
     return Prediction(
         scan=channel.corrected,

@@ -74,9 +74,16 @@ def read_row(held: Mapping[str, Any]) -> Row:
     if set(held) != set(COLUMNS):
         raise ValueError("no row of this table")
     for name, value in held.items():
-        if not isinstance(value, int | float | None if name in NUMBERS else str):
+        if not (_is_number(value) or value is None if name in NUMBERS else isinstance(value, str)):
             raise ValueError(f"{name} cannot be {value!r}")
+    unknown = ("periventricular_ml", "deep_ml", "largest_ml")
+    if held["status"] == "done" and any(held[name] is None for name in NUMBERS if name not in unknown):
+        raise ValueError("a number is missing")
     return Row(**held)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9
 
 
 def write_table(rows: Iterable[Row]) -> str:

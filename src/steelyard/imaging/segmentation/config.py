@@ -45,6 +45,7 @@ class TrainingConfig:
         stop_after: See `schedule`.
         seed: Settles initial weights, the order of the data and its changes.
         threads: Of the CPU; results are the same to the bit for the same number only.
+        devices: How many processes share every batch; soft Dice is then of each share.
         domains: What the network must serve.
     """
 
@@ -69,6 +70,7 @@ class TrainingConfig:
     stop_after: int = 50
     seed: int = 0
     threads: int = 1
+    devices: int = 1
     domains: tuple[str, ...] = ("flair", "t1")
 
     def __post_init__(self) -> None:
@@ -80,9 +82,9 @@ class TrainingConfig:
         ):
             if getattr(self, name) not in get_args(kind):
                 raise UserError(f"{name} must be one of {', '.join(get_args(kind))}; got {getattr(self, name)!r}.")
-        for name in ("width", "every", "batch_size", "epochs", "patience", "stop_after", "threads"):
+        for name in ("width", "every", "batch_size", "epochs", "patience", "stop_after", "threads", "devices"):
             value = getattr(self, name)
-            if not isinstance(value, int) or not 1 <= value <= 100_000:
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 100_000:
                 raise UserError(f"{name} must be a whole number of at least 1; got {value!r}.")
         for name, lowest in (("learning_rate", 0.0), ("momentum", 0.0), ("weight_decay", 0.0), ("prior", 1.0)):
             value = getattr(self, name)
@@ -90,7 +92,15 @@ class TrainingConfig:
                 raise UserError(f"{name} must be a number of at least {lowest:g}; got {value!r}.")
         if not isinstance(self.seed, int) or not 0 <= self.seed < 2**31:
             raise UserError(f"seed must be a whole number of at least 0; got {self.seed!r}.")
-        make_weighting(self.method, len(self.trained), prior=self.prior)
+        names = self.domains
+        if not isinstance(names, tuple) or not names or len({str(name) for name in names}) < len(names):
+            raise UserError(f"domains must be distinct names, at least one; got {names!r}.")
+        for name, wanted in (("model", str), ("method", str), ("options", dict), ("slices", SliceChoice)):
+            if not isinstance(getattr(self, name), wanted):
+                raise UserError(f"{name} must be a {wanted.__name__}; got {getattr(self, name)!r}.")
+        if not all(isinstance(name, str) for name in names):
+            raise UserError(f"domains must be names; got {names!r}.")
+        make_weighting(self.method, self.trained, prior=self.prior)
 
     @property
     def trained(self) -> tuple[str, ...]:
@@ -116,7 +126,7 @@ class TrainingConfig:
         given = dict(held)
         if given.get("augmentation") is not None:
             given["augmentation"] = _built(Augmentation, given["augmentation"])
-        if "slices" in given:
+        if isinstance(given.get("slices"), Mapping):
             choice = dict(given["slices"])
             choice["frame"] = _built(Frame, choice.get("frame", {}))
             given["slices"] = _built(SliceChoice, choice)
@@ -133,5 +143,7 @@ def _built(kind: type[T], held: object) -> T:
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in held.items()}
     try:
         return kind(**given)
-    except TypeError as error:
-        raise UserError(f"{kind.__name__}: {error}.") from error
+    except UserError:
+        raise
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise UserError(f"{kind.__name__}: {str(error).splitlines()[0]}.") from error

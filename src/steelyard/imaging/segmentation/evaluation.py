@@ -9,10 +9,11 @@ from typing import Any
 from numpy.typing import NDArray
 from torch import nn
 
+from steelyard.errors import UserError
 from steelyard.imaging.bids import Dataset, Subject
 from steelyard.imaging.metrics import VolumeMetrics, VoxelMetrics, volume_metrics, voxel_metrics
 from steelyard.imaging.segmentation.config import TrainingConfig
-from steelyard.imaging.segmentation.inference import segment
+from steelyard.imaging.segmentation.inference import lesion_mask, segment
 from steelyard.imaging.slices import read_volumes
 from steelyard.imaging.volumes import Volume, canonical
 
@@ -63,7 +64,10 @@ def _scores(
 ) -> Iterator[Score]:
     whole = read_volumes(subject)
     truth = canonical(whole.wmh) if whole.wmh is not None else None
-    indices = config.slices.pick(canonical(whole.brain).voxels)
+    try:
+        indices = config.slices.pick(canonical(whole.brain).voxels)
+    except UserError as error:
+        raise UserError(f"{subject.files[0]}: {error}.") from error
     for domain in config.domains:
         if domain not in whole.scans or truth is None:
             continue
@@ -73,7 +77,7 @@ def _scores(
             domain=domain,
             part=part,
             slices=voxel_metrics(_within(found, indices), _within(truth, indices), threshold=threshold),
-            volume=volume_metrics(found.voxels > threshold, truth.voxels, spacing=truth.spacing),
+            volume=volume_metrics(lesion_mask(found.voxels, threshold), truth.voxels, spacing=truth.spacing),
         )
 
 
@@ -83,9 +87,9 @@ def _within(volume: Volume, indices: range) -> NDArray[Any]:
 
 
 def summarise(scores: Sequence[Score]) -> list[dict[str, object]]:
-    """Return the mean of every metric by domain; what is undefined or infinite is left out, and counted.
+    """Return the mean of every metric by domain, over the subjects in whom it is defined and finite.
 
-    A subject without lesions has no AUC, for instance, and one in which nothing was found has no surface.
+    A subject without lesions has no AUC, for instance, and one in whom nothing was found has no surface distance.
     """
     rows: list[dict[str, object]] = []
     for domain in dict.fromkeys(score.domain for score in scores):

@@ -84,9 +84,14 @@ def _converted(network: nn.Module, frame: Frame) -> bytes:
 
 
 def _differences(network: nn.Module, content: bytes, frame: Frame) -> Iterator[float]:
-    from onnxruntime import InferenceSession
-
-    session = InferenceSession(content, providers=["CPUExecutionProvider"])
+    try:
+        from onnxruntime import InferenceSession
+    except ImportError as error:
+        raise UserError("ONNX Runtime is not installed: pip install 'steelyard[onnx]'.") from error
+    try:
+        session = InferenceSession(content, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime has a class of its own for every fault
+        raise UserError(f"ONNX Runtime cannot load the network: {str(error).splitlines()[0]}") from error
     rows, columns = frame.shape or (128, 128)
     generator = torch.Generator().manual_seed(0)
     for count, height, width in ((1, rows, columns), (3, rows + _STEP, columns), (2, rows, columns + 2 * _STEP)):

@@ -39,8 +39,15 @@ def segment(network: nn.Module, scan: Volume, brain: Volume, *, frame: Frame) ->
         placement = frame.covering(mask).place(mask, shift=shift)
         planes = _probabilities(network, placement.cut(voxels, indices))
         probabilities += placement.paste(planes, indices, depth) / len(shifts)
+    if not np.isfinite(probabilities).all():
+        raise UserError("the network's output is not finite; its weights are of no use.")
     found = np.where(mask.voxels, np.clip(probabilities, 0, 1), np.float32(0))
     return turned_back(found, brain)
+
+
+def lesion_mask(probabilities: NDArray[np.float32], threshold: float) -> NDArray[np.bool_]:
+    """Return where there is a lesion: where its probability is greater than the threshold."""
+    return np.asarray(probabilities > threshold)
 
 
 def _probabilities(network: nn.Module, planes: NDArray[np.float32]) -> NDArray[np.float32]:

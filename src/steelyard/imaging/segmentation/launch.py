@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from lightning.fabric import Fabric
+from torch import Tensor, nn
 from torch.multiprocessing.spawn import ProcessRaisedException
 
 from steelyard.errors import UserError
@@ -47,7 +48,9 @@ def train(assignment: Assignment, fabric: Fabric | None = None) -> Iterator[Epoc
     run = RunDirectory(assignment.out)
     with run.claim():
         run.begin(assignment.config, assignment.split, assignment.slices.digests)
-        if not run.finished:
+        if run.finished:
+            run.forget_checkpoint()
+        else:
             yield from _epochs(assignment, fabric)
 
 
@@ -62,6 +65,7 @@ def train_in_processes(assignment: Assignment, fabric: Fabric, watch: Watch) -> 
     Raises:
         UserError: As in `train`.
     """
+    _check_share(assignment.config)
     run = RunDirectory(assignment.out)
     with run.claim():
         run.begin(assignment.config, assignment.split, assignment.slices.digests)
@@ -77,6 +81,14 @@ def train_in_processes(assignment: Assignment, fabric: Fabric, watch: Watch) -> 
             raise UserError(said[-1].removeprefix(mark)) from None
 
 
+def _check_share(config: TrainingConfig) -> None:
+    if config.batch_size < config.devices * len(config.trained):
+        raise UserError(
+            f"batches of {config.batch_size} cannot be shared by {config.devices} processes and "
+            f"{len(config.trained)} domains; give larger ones."
+        )
+
+
 def _work(fabric: Fabric, assignment: Assignment, watch: Watch) -> None:
     epochs = _epochs(assignment, fabric)
     if fabric.is_global_zero:
@@ -86,6 +98,20 @@ def _work(fabric: Fabric, assignment: Assignment, watch: Watch) -> None:
             pass
 
 
+def _try_out(network: nn.Module, images: Tensor, model: str) -> None:
+    """Make sure that a network takes the planes and gives one logit per pixel, before anything is written."""
+    size = "×".join(map(str, images.shape[2:]))
+    device = next(network.parameters()).device
+    try:
+        with torch.no_grad():
+            logits = network.eval()(images.to(device))
+    except (ValueError, RuntimeError, TypeError) as error:
+        raise UserError(f"model {model} cannot take planes of {size} pixels: {str(error).splitlines()[0]}") from error
+    if not isinstance(logits, Tensor) or logits.shape != images.shape:
+        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise UserError(f"model {model} must give one logit per pixel, {tuple(images.shape)}; it gives {shape}.")
+
+
 def _epochs(assignment: Assignment, fabric: Fabric) -> Iterator[EpochRecord]:
     config = assignment.config
     torch.set_num_threads(config.threads)
@@ -93,6 +119,7 @@ def _epochs(assignment: Assignment, fabric: Fabric) -> Iterator[EpochRecord]:
     learned = assignment.slices.part(assignment.split, "train", config.trained)
     judged = assignment.slices.part(assignment.split, "validate", config.trained)
     trainee = Trainee(config, fabric, steps=steps_per_epoch(learned, config))
+    _try_out(trainee.network, next(iter(learned.values())).images[:1], config.model)
     run.resume(trainee, may_write=fabric.is_global_zero)
     for record in fit(trainee, learned, judged):
         if fabric.is_global_zero:

@@ -42,12 +42,12 @@ def trained_domains(method: str, domains: Sequence[str]) -> tuple[str, ...]:
     return (name,)
 
 
-def make_weighting(method: str, domains: int, *, prior: float = 5.0) -> Weighting:
+def make_weighting(method: str, domains: Sequence[str], *, prior: float = 5.0) -> Weighting:
     """Return how a method weighs its domains.
 
     Args:
         method: One of `PAPER`, or of the same form with other weights or another window.
-        domains: How many domains there are.
+        domains: Their names, in the order of the weights.
         prior: The Dirichlet prior of Ours.
 
     Raises:
@@ -55,11 +55,13 @@ def make_weighting(method: str, domains: int, *, prior: float = 5.0) -> Weightin
     """
     for pattern, make in _MAKERS.items():
         if found := re.fullmatch(pattern, method):
+            if make is _percentages and tuple(domains) != ("flair", "t1"):
+                raise UserError(f"method {method} weighs flair and t1, in this order; the domains are {list(domains)}.")
             try:
                 weighting = make(found.groups(), prior)
-                weighting.start(domains)
-            except ValueError as error:
-                raise UserError(f"method {method}: {error}") from error
+                weighting.start(len(domains))
+            except (ValueError, RuntimeError, OverflowError) as error:
+                raise UserError(f"method {method}: {str(error).splitlines()[0]}") from error
             return make(found.groups(), prior)
     raise UserError(f"method must be of the form {_FORMS}; got {method!r}.")
 
@@ -93,5 +95,5 @@ _MAKERS: dict[str, Callable[[Sequence[str], float], Weighting]] = {
     r"fixed((?:-\d*\.?\d+)+)": _numbers,
     r"equal|[a-z0-9@.]+-only": lambda _groups, _prior: Fixed(),
     r"Simple-([GC])": _simple,
-    r"Ours-([GC])-(\d+)": _ours,
+    r"Ours-([GC])-(\d{1,6})": _ours,
 }

@@ -44,6 +44,8 @@ def build_network(model: str, *, width: int = 64, options: Mapping[str, Any] | N
         raise UserError(f"model {model}: {error}") from error
     if not isinstance(network, nn.Module):
         raise UserError(f"model {model}: must return an nn.Module; got {type(network).__name__}.")
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        raise UserError(f"model {model}: has no parameters to train.")
     return network
 
 

@@ -7,16 +7,16 @@ without unpickling objects. A network that is named by import path is code and i
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
-from torch import Tensor, nn
+from safetensors.torch import save
+from torch import nn
 
 from steelyard.errors import UserError
 from steelyard.imaging.segmentation.config import TrainingConfig
@@ -26,6 +26,7 @@ from steelyard.imaging.segmentation.split import Split
 from steelyard.imaging.segmentation.tables import epoch_row, step_rows
 from steelyard.imaging.segmentation.trainee import Trainee
 from steelyard.imaging.segmentation.training import EpochRecord
+from steelyard.imaging.segmentation.weights import check_size, load_weights
 from steelyard.imaging.writing import LOCK, locked, reason, write_bytes, write_json
 
 CONFIG, SPLIT, ENVIRONMENT = "config.json", "split.json", "environment.json"
@@ -43,20 +44,30 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def claim(self) -> AbstractContextManager[None]:
-        """Hold the folder while a run works on it.
+    @contextmanager
+    def claim(self) -> Iterator[None]:
+        """Hold the folder while a run works on it, and remove what a killed one left half written.
 
         Raises:
             UserError: It holds something else, another run works on it, or it cannot be written.
         """
         try:
-            held = [one.name for one in self.path.iterdir() if one.name != LOCK] if self.path.is_dir() else []
+            names = [one.name for one in self.path.iterdir()] if self.path.is_dir() else []
+            held = [name for name in names if name != LOCK and not name.endswith(".part")]
             if held and CONFIG not in held:
                 raise UserError(f"{self.path}: is not empty and holds no run; nothing was written.")
             self.path.mkdir(parents=True, exist_ok=True)
+            with locked(self.path):
+                for part in self.path.glob(".*.part"):
+                    part.unlink(missing_ok=True)
+                yield
         except OSError as error:
             raise UserError(f"{self.path}: {reason(error)}.") from error
-        return locked(self.path)
+
+    @property
+    def weights(self) -> Path:
+        """The weights that the run is judged by."""
+        return self.path / (BEST if self.config.kept == "best" else LAST)
 
     def begin(self, config: TrainingConfig, split: Split, digests: Mapping[str, str]) -> None:
         """Write down what the run is, or make sure that it is the one that is there.
@@ -110,7 +121,13 @@ class RunDirectory:
         """
         path = self.path / CHECKPOINT
         if path.exists():
-            trainee.load_state_dict(_load_checkpoint(path))
+            state = _load_checkpoint(path)
+            try:
+                trainee.load_state_dict(state)
+            except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+                raise UserError(f"{path}: is the checkpoint of something else; remove it to begin anew.") from error
+        elif may_write:
+            self.save_weights(LAST, trainee.network)  # so that there are good weights from the first step on
         for name in (EPOCHS, STEPS) if may_write else ():
             _truncate(self.path / name, trainee.epoch)
 
@@ -128,6 +145,10 @@ class RunDirectory:
     def conclude(self, trainee: Trainee) -> None:
         """Say that the run is finished; the checkpoint has served."""
         write_json(self.path / "finished.json", {"epochs": trainee.epoch, "best": trainee.best})
+        self.forget_checkpoint()
+
+    def forget_checkpoint(self) -> None:
+        """Remove the checkpoint of a finished run."""
         (self.path / CHECKPOINT).unlink(missing_ok=True)
 
     def network(self, *, model: str | None = None) -> nn.Module:
@@ -145,10 +166,12 @@ class RunDirectory:
                 f"{self.path / CONFIG}: the network is {config.model!r}, which is code of somebody's; "
                 f"if you trust it, say --model {config.model}."
             )
-        network = build_network(config.model, width=config.width, options=config.options)
-        path = self.path / (BEST if config.kept == "best" else LAST)
+        path = self.weights
         if not path.exists():
             raise UserError(f"{path}: there are no weights; train the run first.")
+        if not is_code(config.model):
+            check_size(path, config)
+        network = build_network(config.model, width=config.width, options=config.options)
         load_weights(network, path)
         return network.eval()
 
@@ -176,29 +199,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(held, dict):
         raise UserError(f"{path}: a JSON object is needed.")
     return held
-
-
-def load_weights(network: nn.Module, path: Path) -> None:
-    """Give a network the weights in a file.
-
-    Raises:
-        UserError: The file is no safetensors file or holds the weights of another architecture.
-    """
-    try:
-        weights: dict[str, Tensor] = load_file(path)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as safetensors ({error}).") from error
-    wanted = network.state_dict()
-    for name in sorted(set(wanted) ^ set(weights)):
-        side = "lacks" if name in wanted else "holds"
-        raise UserError(f"{path}: the weights are of another architecture; the file {side} {name}.")
-    for name, tensor in wanted.items():
-        if tensor.shape != weights[name].shape:
-            found, needed = tuple(weights[name].shape), tuple(tensor.shape)
-            raise UserError(f"{path}: the weights are of another architecture; {name} is {found}, not {needed}.")
-        if weights[name].is_floating_point() and not weights[name].isfinite().all():
-            raise UserError(f"{path}: {name} holds NaN or infinite numbers.")
-    network.load_state_dict(weights)
 
 
 def _load_checkpoint(path: Path) -> dict[str, Any]:
@@ -231,6 +231,8 @@ def _append(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
             if stream.tell() == 0:
                 writer.writeheader()
             writer.writerows(listed)
+            stream.flush()
+            os.fsync(stream.fileno())
     except OSError as error:
         raise UserError(f"{path}: {reason(error)}.") from error
 
@@ -239,6 +241,9 @@ def _truncate(path: Path, epochs: int) -> None:
     """Drop the rows of epochs that were not finished."""
     if not path.exists():
         return
-    header, *lines = path.read_text(encoding="utf-8").splitlines(keepends=True) or [""]
-    kept = [line for line in lines if line.endswith("\n") and int(line.split(",", 1)[0]) < epochs]
+    try:
+        header, *lines = path.read_text(encoding="utf-8").splitlines(keepends=True) or [""]
+        kept = [line for line in lines if line.endswith("\n") and int(line.split(",", 1)[0]) < epochs]
+    except ValueError as error:
+        raise UserError(f"{path}: is damaged; remove the folder to begin anew.") from error
     write_bytes(path, "".join([header, *kept] if kept else []).encode())

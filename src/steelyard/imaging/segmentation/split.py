@@ -57,6 +57,8 @@ def split_subjects(
         raise UserError(f"{folds} folds need at least as many subjects with lesion masks; there are {len(names)}.")
     if folds < 1 or not 0 <= fold < folds:
         raise UserError(f"fold must lie within 0 to {folds - 1}, of at least 1 fold; got {fold}.")
+    if not 0 <= seed < 2**31:
+        raise UserError(f"the seed of the split must lie within 0 to {2**31 - 1}; got {seed}.")
     order = torch.randperm(len(names), generator=torch.Generator().manual_seed(seed)).tolist()
     parts = [[names[index] for index in order[start::folds]] for start in range(folds)]
     test = parts[fold] if folds > 1 else []

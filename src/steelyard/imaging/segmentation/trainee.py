@@ -102,7 +102,7 @@ def _optimizer(config: TrainingConfig, network: nn.Module) -> Optimizer:
 
 
 def _balancer(config: TrainingConfig) -> Balancer:
-    weighting = make_weighting(config.method, len(config.trained), prior=config.prior)
+    weighting = make_weighting(config.method, config.trained, prior=config.prior)
     probe = InnerLoop(meta_test=config.meta_test, every=config.every) if votes(config.method) else None
     return Balancer(config.trained, loss=cross_entropy_minus_dice, weighting=weighting, probe=probe)
 

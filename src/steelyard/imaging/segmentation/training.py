@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from statistics import fmean
+from typing import Any
 
 import torch
 
@@ -79,7 +80,7 @@ def fit(trainee: Trainee, train: Pool, validate: Pool) -> Iterator[EpochRecord]:
                 trainee.cycle.step()
         validation = validate_on(trainee, validate)
         losses = {name: _mean_of(name, steps) for name in train}
-        better = trainee.finish_epoch(fmean((validation or losses).values()))
+        better = trainee.finish_epoch(_criterion(trainee, validation or losses))
         yield EpochRecord(
             epoch=trainee.epoch - 1,
             learning_rate=rate,
@@ -88,6 +89,13 @@ def fit(trainee: Trainee, train: Pool, validate: Pool) -> Iterator[EpochRecord]:
             better=better,
             steps=tuple(steps),
         )
+
+
+def _criterion(trainee: Trainee, losses: Mapping[str, float]) -> float:
+    """Return the mean over domains that have a loss, the same for all processes."""
+    mean = fmean([loss for loss in losses.values() if isfinite(loss)] or [float("inf")])
+    shared: Any = trainee.fabric.all_reduce(torch.tensor(mean, dtype=torch.float64), reduce_op="mean")
+    return float(shared)
 
 
 def validate_on(trainee: Trainee, pool: Pool) -> dict[str, float]:
