@@ -120,7 +120,7 @@ def test_two_processes_share_every_batch(cohort, tmp_path):
         (["--set", "learning_rate=fast"], "learning_rate must be a number"),
         (["--model", "nothing:here"], "nothing cannot be imported"),
         (["--devices", "0"], "devices must be a whole number of at least 1"),
-        (["--set", 'domains=["flair","t2"]'], "no subject has both a t2 scan and a lesion mask"),
+        (["--method", "equal", "--set", 'domains=["flair","t2"]'], "no subject has both a t2 scan and a lesion mask"),
     ],
 )
 def test_bad_arguments_get_one_line(cohort, tmp_path, capsys, arguments, message):

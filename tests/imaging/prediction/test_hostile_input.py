@@ -12,7 +12,7 @@ import pytest
 import networks_by_hand
 from steelyard.errors import UserError
 from steelyard.imaging.prediction import Options, find_scans, load_model, predict
-from steelyard.imaging.prediction.table import COLUMNS, Row, read_row, write_table
+from steelyard.imaging.prediction.table import COLUMNS, NUMBERS, Row, read_row, write_table
 
 QUICK = Options(bias="skip", normalise="skip")
 NAMES = [
@@ -86,18 +86,18 @@ def altered(tmp_path, **settings):
     [
         ({"model": "os:system"}, "code of somebody"),
         ({"model": "os:system", "options": {"command": "touch owned"}}, "code of somebody"),
-        ({"model": 5}, "wrong type"),
-        ({"model": {}}, "wrong type"),
+        ({"model": 5}, "model must be a str"),
+        ({"model": {}}, "model must be a str"),
         ({"width": 10**6}, "width must be a whole number"),
         ({"width": 90_000}, "another architecture"),
         ({"width": "64"}, "width must be a whole number"),
-        ({"options": 5}, "wrong type"),
+        ({"options": 5}, "options must be a dict"),
         ({"options": {"channels": 10**9}}, "another architecture|model unet"),
-        ({"slices": 5}, "wrong type"),
-        ({"slices": {"frame": {"shape": [10**6, 10**6]}}}, "wrong type"),
-        ({"slices": {"frame": {"shape": ["a", "b"]}}}, r"Frame|wrong type"),
-        ({"slices": {"frame": {"shape": [64.5, 64]}}}, "wrong type"),
-        ({"slices": {"frame": {"pixel_mm": "x"}}}, "Frame"),
+        ({"slices": 5}, "slices must be a SliceChoice"),
+        ({"slices": {"frame": {"shape": [10**6, 10**6]}}}, "two whole numbers"),
+        ({"slices": {"frame": {"shape": ["a", "b"]}}}, "two whole numbers"),
+        ({"slices": {"frame": {"shape": [64.5, 64]}}}, "two whole numbers"),
+        ({"slices": {"frame": {"pixel_mm": "x"}}}, "pixel_mm must be a number"),
         ({"surprise": 1}, "has no setting"),
     ],
 )
@@ -145,11 +145,15 @@ def test_code_runs_only_if_the_user_names_it(tmp_path):
         load_model(run, model="antigravity_of_nobody:Net")
 
 
-@pytest.mark.parametrize("change", [{"wmh_ml": "<b>"}, {"scan": 5}, {"extra": 1}])
+NO_ROWS = [{"wmh_ml": "<b>"}, {"scan": 5}, {"extra": 1}, {"threshold": None}, {"wmh_ml": 10**400}, {"brain_ml": -1.0}]
+
+
+@pytest.mark.parametrize("change", [*NO_ROWS, {"wmh_ml": float("nan")}])
 def test_records_that_were_tampered_with_are_no_rows(change):
     row = {name: getattr(Row(scan="a", source="a", contrast=""), name) for name in COLUMNS}
+    row |= {name: 1.0 for name in NUMBERS if name != "deep_ml"}
     assert read_row(row).scan == "a"
-    with pytest.raises(ValueError, match=r"row|cannot be"):
+    with pytest.raises(ValueError, match=r"row|cannot be|is missing"):
         read_row(row | change)
 
 

@@ -265,3 +265,13 @@ def test_the_network_is_read_anew_in_each_call(pair, tmp_path):
     with pytest.raises(UserError, match="there are no weights"):
         statuses(Network(run=run), pair[:1], tmp_path / "out")
     assert cohort.predict is predict
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no names that are not UTF-8")
+def test_a_name_in_another_encoding_breaks_neither_table_nor_page(network, stripped, tmp_path):
+    plain = stripped("sub-1_FLAIR.nii")
+    odd = plain.with_name(os.fsdecode(b"sub-J\xfcrgen_FLAIR.nii"))
+    plain.rename(odd)
+    out = tmp_path / "out"
+    assert [one.status for one in predict(network, find_scans([odd]), out, options=QUICK)] == ["done"]
+    assert "rgen_FLAIR.nii" in (out / "index.html").read_text(encoding="utf-8")
