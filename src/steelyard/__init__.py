@@ -15,7 +15,7 @@ from importlib.metadata import version
 
 from steelyard.batches import Samples, split_by_domain
 from steelyard.measurement import Measurement, Outcome, Statistic, Verdict
-from steelyard.probing import InnerLoop, Losses, Probe
+from steelyard.probing import Finding, FirstOrder, InnerLoop, Losses, Probe, Shared
 from steelyard.training import Balancer, StepReport
 from steelyard.weighting import DirichletPosterior, DirichletVote, Fixed, RelativeShift, Weighting
 
@@ -25,6 +25,8 @@ __all__ = [
     "Balancer",
     "DirichletPosterior",
     "DirichletVote",
+    "Finding",
+    "FirstOrder",
     "Fixed",
     "InnerLoop",
     "Losses",
@@ -33,6 +35,7 @@ __all__ = [
     "Probe",
     "RelativeShift",
     "Samples",
+    "Shared",
     "Statistic",
     "StepReport",
     "Verdict",

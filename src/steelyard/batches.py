@@ -89,6 +89,11 @@ def clone_samples(tree: Tree) -> Tree:
     return _map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, tree)
 
 
+def detach_samples(tree: Tree) -> Tree:
+    """The same tree outside automatic differentiation."""
+    return _map(lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, tree)
+
+
 def split_samples(tree: Tree, sizes: Sequence[int]) -> list[Tree]:
     """Undo a join: consecutive trees of the given numbers of samples."""
     total = sum(sizes)

@@ -3,6 +3,7 @@
 import copy
 import random
 from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterator
 from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
@@ -33,6 +34,10 @@ class Shadow:
         self._stand_ins: dict[int, Any] = {}
         self.parameters: dict[Tensor, nn.Parameter] = {}
         self.modules = tuple(self._module(root) for root in live)
+
+    def buffers(self) -> Iterator[Tensor]:
+        """All buffers of the stand-ins."""
+        return (buffer for module in self.modules for buffer in module.buffers())
 
     def end_differentiation(self) -> None:
         """Take the parameters out of automatic differentiation (and out of autocast's cache of what it has cast)."""
