@@ -1,5 +1,6 @@
 """Whether gradients taken for a vote may serve the outer step as well."""
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
@@ -103,10 +104,10 @@ def trace_reason(before: list[object], after: list[object], buffers: Iterable[Te
 
 def mean_reason(whole: Mapping[str, Tensor], parts: Mapping[str, Tensor], *, tolerance: float) -> str | None:
     """The first domain whose loss is not the mean of its halves', up to rounding (relative to the largest loss)."""
-    scale = max(max(float(loss.abs()), float(parts[name].abs())) for name, loss in whole.items())
-    for name, loss in whole.items():
-        found, expected = float(loss), float(parts[name])
-        if abs(found - expected) > tolerance * scale:
+    pairs = {name: (float(loss), float(parts[name])) for name, loss in whole.items()}
+    scale = max((abs(value) for pair in pairs.values() for value in pair if math.isfinite(value)), default=0.0)
+    for name, (found, expected) in pairs.items():
+        if math.isfinite(found) and not abs(found - expected) <= tolerance * scale:
             return (
                 f"the loss of domain {name!r} over all samples is {found:.6g}, and {expected:.6g} as a mean of halves"
             )
