@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from steelyard.batches import Tree, detach_samples, join_samples
+from steelyard.probing.gradient_probe import Leaves, stand_ins_of
 from steelyard.probing.halves import Halves
 from steelyard.probing.linear_step import LinearStep
 from steelyard.probing.shadow import Shadow
-from steelyard.probing.vote_probe import Leaves, stand_ins_of, whole_of
+from steelyard.probing.vote_probe import whole_of
 
 
 class Passes(NamedTuple):

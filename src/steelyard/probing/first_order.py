@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from steelyard.batches import Tree
 from steelyard.measurement import Measurement
 from steelyard.probing.direction import Direction
+from steelyard.probing.gradient_probe import Leaves, Pass, check_moves, detached, leaves_of
 from steelyard.probing.halves import Halves
 from steelyard.probing.hypothetical_step import RULES, Rule, innermost
 from steelyard.probing.linear_step import LinearStep, linear_steps
@@ -19,18 +20,7 @@ from steelyard.probing.random_numbers import preserved_random_states, random_sta
 from steelyard.probing.reuse import Reusing, trace_reason
 from steelyard.probing.shadow import Shadow
 from steelyard.probing.shared import Gradients, Part, Shared, share_parts, weighted_sum
-from steelyard.probing.vote_probe import (
-    Leaves,
-    MetaTest,
-    Pass,
-    Split,
-    VoteProbe,
-    check_moves,
-    detached,
-    leaves_of,
-    measurement_of,
-    share_of,
-)
+from steelyard.probing.vote_probe import MetaTest, Split, VoteProbe, measurement_of, share_of, whole_of
 
 Along = Literal["domains", "sum"]
 
@@ -225,7 +215,13 @@ class FirstOrder(VoteProbe):
         passes = Direction.run(shadow, halves)
         reason = trace_reason(before, random_states(leaves.live), shadow.buffers())
         with preserved_random_states(leaves.live):
-            reason = reason or self._audit(model, losses, halves, alone=detached(passes.whole))
+            reason = reason or self._audit(
+                model,
+                losses,
+                {name: whole_of(half) for name, half in halves.items()},
+                alone=lambda *_: detached(passes.whole),
+                evaluating=self.meta_test == "eval",
+            )
         if not self.reuse.holds(reason):
             return None
         total = self._gradients(passes.tested_sum, leaves.stand_ins, retain=True)

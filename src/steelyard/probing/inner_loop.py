@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from steelyard.batches import Tree
 from steelyard.measurement import Measurement
+from steelyard.probing.gradient_probe import Leaves, Pass, check_moves, leaves_of, stand_ins_of
 from steelyard.probing.halves import Halves
 from steelyard.probing.hypothetical_step import RULES, Rule, innermost
 from steelyard.probing.probe import Finding, Losses
@@ -17,18 +18,7 @@ from steelyard.probing.random_numbers import preserved_random_states, random_sta
 from steelyard.probing.reuse import Reusing, trace_reason
 from steelyard.probing.shadow import Shadow
 from steelyard.probing.shared import Part, Shared, share_parts
-from steelyard.probing.vote_probe import (
-    Leaves,
-    MetaTest,
-    Pass,
-    Split,
-    VoteProbe,
-    check_moves,
-    leaves_of,
-    measurement_of,
-    share_of,
-    stand_ins_of,
-)
+from steelyard.probing.vote_probe import MetaTest, Split, VoteProbe, measurement_of, share_of
 
 
 class _Trial(NamedTuple):
