@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from torch import nn
 from torch.nn.functional import mse_loss
 
 import steelyard as sy
@@ -118,7 +117,6 @@ def test_famo_of_our_own_weighs_as_torchjds():
 
 
 def test_a_scalarizer_waits_until_every_domain_was_seen():
-    weighting = sy.FromScalarizer(nn.Softplus())
     weighting = sy.FromScalarizer(lambda losses: losses.square().sum())
     weighting.start(2)
     only = sy.Measurement(torch.tensor([3.0, 0.0]).double(), torch.tensor([True, False]))
