@@ -1,6 +1,7 @@
 """How every domain's loss changes along one direction in parameter space, for any number of domains."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -38,7 +39,7 @@ class Direction:
     ) -> None:
         self._where: list[int] = []
         self._along: list[Tensor] = []
-        drifts = []
+        drifts, factors = [], []
         assert steps is not None  # noqa: S101
         with torch.no_grad():
             for i, (live, g) in enumerate(zip(leaves.live, total, strict=True)):
@@ -46,16 +47,27 @@ class Direction:
                 if g is None or step is None:
                     continue
                 self._where.append(i)
-                self._along.append(step.factor * g)
+                self._along.append(g)
+                factors.append(step.factor)
                 if (drift := step.drift(live, g)) is not None:
                     drifts.append(drift.double())
-            theta = torch.stack(torch._foreach_norm([leaves.live[i] for i in self._where])).norm()
-            length = torch.stack(torch._foreach_norm(self._along)).norm()
+            self._along = list(torch._foreach_mul(self._along, factors))
         self.drift = torch.stack(drifts).sum() if drifts else torch.zeros((), dtype=torch.float64)
-        dtype = self._along[0].dtype
-        reach = 0.2 * torch.finfo(dtype).eps ** 0.5 * float(theta)
-        self._scale = reach / float(length) if float(length) > 0 else 0.0
         self._stand_ins = [leaves.stand_ins[i] for i in self._where]
+
+    @cached_property
+    def _scale(self) -> float:
+        """How far the difference reaches along v: balances what curvature and what rounding take from it."""
+        with torch.no_grad():
+            theta = torch.stack(torch._foreach_norm(self._stand_ins)).norm()
+            length = torch.stack(torch._foreach_norm(self._along)).norm()
+        reach = 0.2 * torch.finfo(self._along[0].dtype).eps ** 0.5 * float(theta)
+        return reach / float(length) if float(length) > 0 else 0.0
+
+    def full(self, count: int) -> list[Tensor | None]:
+        """v, one tensor for each of as many parameters; zeros for those that are not stepped."""
+        placed: dict[int, Tensor] = dict(zip(self._where, self._along, strict=True))
+        return [placed.get(i) for i in range(count)]
 
     @staticmethod
     def run(shadow: Shadow, halves: Mapping[str, Halves]) -> Passes:

@@ -14,13 +14,14 @@ from steelyard.probing.direction import Direction
 from steelyard.probing.gradient_probe import Leaves, Pass, check_moves, detached, leaves_of
 from steelyard.probing.halves import Halves
 from steelyard.probing.hypothetical_step import RULES, Rule, innermost
-from steelyard.probing.linear_step import LinearStep, linear_steps
+from steelyard.probing.layered_sum import LayeredSum
+from steelyard.probing.linear_step import LinearStep, inner, linear_steps
 from steelyard.probing.probe import Finding, Losses
 from steelyard.probing.random_numbers import preserved_random_states, random_states
 from steelyard.probing.reuse import Reusing, trace_reason
 from steelyard.probing.shadow import Shadow
 from steelyard.probing.shared import Gradients, Part, Shared, share_parts, weighted_sum
-from steelyard.probing.vote_probe import MetaTest, Split, VoteProbe, measurement_of, share_of, whole_of
+from steelyard.probing.vote_probe import MetaTest, Split, VoteProbe, measurement_of, whole_of
 
 Along = Literal["domains", "sum"]
 
@@ -81,6 +82,8 @@ class FirstOrder(VoteProbe):
         if along not in get_args(Along):
             raise ValueError(f"along must be 'domains' or 'sum'; got {along!r}.")
         self.along = along
+        self._unlayered = False  # the network was seen to be of another kind
+        self._layered_modes: tuple[bool, ...] | None = None  # those in which it was seen to be of linear layers
 
     def _measure(
         self, model: nn.Module, batch: Mapping[str, Tree], *, losses: Losses, optimizer: Optimizer
@@ -94,10 +97,11 @@ class FirstOrder(VoteProbe):
         rest = {name: (1.0, samples) for name, samples in batch.items() if name not in halves}
         with preserved_random_states(model.parameters()):
             if self.reuse.may_begin(model, losses):
-                measure = self._shared_sum if self.along == "sum" else self._shared_domains
-                finding = measure(model, halves, losses, optimizer=optimizer, rest=rest)
-                if finding is not None:
-                    return finding
+                ways = (self._layered_sum, self._shared_sum) if self.along == "sum" else (self._shared_domains,)
+                for measure in ways:
+                    finding = measure(model, halves, losses, optimizer=optimizer, rest=rest)
+                    if finding is not None:
+                        return finding
             measure_apart = self._sum if self.along == "sum" else self._domains
             found = measure_apart(model, halves, losses, optimizer=optimizer)
         return Measurement.nothing(len(losses.domains)) if found is None else measurement_of(found, losses.domains)
@@ -171,7 +175,7 @@ class FirstOrder(VoteProbe):
             leaf.grad = gradient
         RULES[self.step](optimizer, shadow.parameters)
         products = [
-            ((stepped - live) * g).sum()
+            inner(stepped - live, g)
             for live, stepped, g in zip(leaves.live, leaves.stand_ins, total, strict=True)
             if g is not None
         ]
@@ -199,6 +203,43 @@ class FirstOrder(VoteProbe):
         level = torch.stack([loss.double() for loss in tested.losses.values()]).sum()
         return {name: level + direction.drift + slope for name, slope in slopes.items()}
 
+    def _layered_sum(
+        self,
+        model: nn.Module,
+        halves: dict[str, Halves],
+        losses: Losses,
+        *,
+        optimizer: Optimizer,
+        rest: dict[str, tuple[float, Tree]],
+    ) -> Finding | None:
+        """The same, and no finite difference, where the network is made of linear layers; else `None`."""
+        shadow = Shadow(model, losses)
+        leaves = leaves_of(shadow, optimizer, everything=True)
+        before = random_states(leaves.live)
+        layered = LayeredSum(shadow, leaves, halves, differentiate=self._gradients)
+        modes = tuple(module.training for module in model.modules())
+        if self._unlayered or not layered.run(verify=modes != self._layered_modes):
+            self._unlayered |= layered.mismatched
+            return None
+        self._layered_modes = modes
+        reason = trace_reason(before, random_states(leaves.live), shadow.buffers())
+        with preserved_random_states(leaves.live):
+            reason = reason or self._sum_audit(model, losses, halves, alone=layered.whole)
+        if not self.reuse.holds(reason):
+            return None
+        total = layered.direction_gradients()
+        direction = Direction(total, leaves, linear_steps(optimizer, self.step))
+        slopes = layered.slopes(direction.full(len(leaves.live)))
+        values = {name: layered.level + direction.drift + slope for name, slope in slopes.items()}
+        shared = Shared(losses=layered.whole, combine=layered.gradients, parameters=leaves.live, rest=rest)
+        return Finding(measurement_of(values, losses.domains), shared)
+
+    def _sum_audit(
+        self, model: nn.Module, losses: Losses, halves: dict[str, Halves], *, alone: Mapping[str, Tensor]
+    ) -> str | None:
+        whole = {name: whole_of(half) for name, half in halves.items()}
+        return self._audit(model, losses, whole, alone=lambda *_: alone, evaluating=self.meta_test == "eval")
+
     def _shared_sum(
         self,
         model: nn.Module,
@@ -215,13 +256,7 @@ class FirstOrder(VoteProbe):
         passes = Direction.run(shadow, halves)
         reason = trace_reason(before, random_states(leaves.live), shadow.buffers())
         with preserved_random_states(leaves.live):
-            reason = reason or self._audit(
-                model,
-                losses,
-                {name: whole_of(half) for name, half in halves.items()},
-                alone=lambda *_: detached(passes.whole),
-                evaluating=self.meta_test == "eval",
-            )
+            reason = reason or self._sum_audit(model, losses, halves, alone=detached(passes.whole))
         if not self.reuse.holds(reason):
             return None
         total = self._gradients(passes.tested_sum, leaves.stand_ins, retain=True)
@@ -254,7 +289,7 @@ def _halves_shared(
 ) -> Shared:
     parts = []
     for name, half in halves.items():
-        share = share_of(half)
+        share = half.share
         parts.append(Part(name, share, trained[name].losses[name], trained[name].gradients))
         parts.append(Part(name, 1 - share, tested[name].losses[name], tested[name].gradients))
     return share_parts(parts, leaves.live, rest=rest)
@@ -272,7 +307,7 @@ def _linear_moves(
         for each, terms in zip(gradients, moves, strict=True):
             mine = each[i]
             if mine is not None:
-                terms.append(step.factor * (mine * g).sum())
+                terms.append(step.factor * inner(mine, g))
                 if drift is not None:
                     terms.append(drift)
     return [torch.stack([term.double() for term in terms]).sum() if terms else torch.zeros(()) for terms in moves]

@@ -18,7 +18,7 @@ from steelyard.probing.random_numbers import preserved_random_states, random_sta
 from steelyard.probing.reuse import Reusing, trace_reason
 from steelyard.probing.shadow import Shadow
 from steelyard.probing.shared import Part, Shared, share_parts
-from steelyard.probing.vote_probe import MetaTest, Split, VoteProbe, measurement_of, share_of
+from steelyard.probing.vote_probe import MetaTest, Split, VoteProbe, measurement_of
 
 
 class _Trial(NamedTuple):
@@ -141,7 +141,7 @@ class InnerLoop(VoteProbe):
         reason = reason or self._means_reason(model, losses, halves, trained=learned, tested=tested)
         if not self.reuse.holds(reason):
             return None
-        parts = [Part(name, share_of(halves[name]), p.losses[name], p.gradients) for name, p in learned.items()]
-        rest = {name: (1 - share_of(halves[name]), halves[name].meta_test) for name in halves}
+        parts = [Part(name, halves[name].share, p.losses[name], p.gradients) for name, p in learned.items()]
+        rest = {name: (1 - halves[name].share, halves[name].meta_test) for name in halves}
         rest |= {name: (1.0, samples) for name, samples in batch.items() if name not in halves}
         return share_parts(parts, next(iter(trials.values())).leaves.live, rest=rest)

@@ -9,6 +9,11 @@ from torch.optim import Optimizer
 from steelyard.probing.hypothetical_step import Rule
 
 
+def inner(one: Tensor, other: Tensor) -> Tensor:
+    """The inner product of two tensors of one shape."""
+    return torch.dot(one.reshape(-1), other.reshape(-1).to(one.dtype))
+
+
 class LinearStep(NamedTuple):
     """Δ = factor · g + decay · θ + inertia · buffer, one parameter's step."""
 
@@ -21,9 +26,9 @@ class LinearStep(NamedTuple):
         """⟨Δ, direction⟩ but for the gradient's part."""
         terms = []
         if self.decay:
-            terms.append(self.decay * (parameter * direction).sum())
+            terms.append(self.decay * inner(parameter, direction))
         if self.inertia and self.buffer is not None:
-            terms.append(self.inertia * (self.buffer * direction).sum())
+            terms.append(self.inertia * inner(self.buffer, direction))
         return torch.stack(terms).sum() if terms else None
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
+_PLAIN = (bool, int, float, str, type(None))
 _CONTAINERS = (list, set, deque, dict, OrderedDict, defaultdict, Counter)
 
 
@@ -56,6 +57,8 @@ class Shadow:
 
     def _of(self, value: Any) -> Any:
         """What stands in for a module's attribute, or for what it holds."""
+        if type(value) in _PLAIN:
+            return value
         value = getattr(value, "_torchdynamo_orig_callable", value)  # what torch.compile compiled
         if isinstance(value, nn.Module):
             return self._module(value)
@@ -96,6 +99,8 @@ class Shadow:
     def _container(self, live: Any) -> Any:
         if id(live) not in self._stand_ins:
             self._stand_ins[id(live)] = stand_in = copy.copy(live)
+            if not live:
+                return stand_in
             stand_in.clear()  # what is left of it: a default factory, a greatest length
             if isinstance(live, dict):
                 stand_in.update({key: self._of(item) for key, item in live.items()})

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 
-from steelyard.batches import Tree, count_samples, join_samples
+from steelyard.batches import Tree, join_samples
 from steelyard.measurement import Measurement, Statistic
 from steelyard.probing.gradient_probe import GradientProbe, Pass
 from steelyard.probing.halves import Halves, halve
@@ -69,7 +69,7 @@ class VoteProbe(GradientProbe, ABC):
 
         def alone(twin: nn.Module, twin_losses: Losses) -> dict[str, Tensor]:
             return {
-                name: _mean(half, *(twin_losses(twin, {name: samples})[name] for samples in half))
+                name: _mean(half, *(twin_losses(twin, {name: samples})[name] for samples in half[:2]))
                 for name, half in halves.items()
             }
 
@@ -79,12 +79,6 @@ class VoteProbe(GradientProbe, ABC):
     def extra_repr(self) -> str:
         """The settings, for `print(balancer)`."""
         return f"step={self.step!r}, meta_test={self.meta_test!r}, split={self.split!r}, every={self.every}"
-
-
-def share_of(halves: Halves) -> float:
-    """What share of a domain's samples is meta-train."""
-    m = count_samples(halves.meta_train)
-    return m / (m + count_samples(halves.meta_test))
 
 
 def whole_of(halves: Halves) -> Tree:
@@ -101,7 +95,7 @@ def measurement_of(hypothetical: Mapping[str, Tensor], domains: Sequence[str]) -
 
 
 def _mean(halves: Halves, trained: Tensor, tested: Tensor) -> Tensor:
-    share = share_of(halves)
+    share = halves.share
     return share * trained + (1 - share) * tested
 
 
