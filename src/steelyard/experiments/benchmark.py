@@ -8,11 +8,13 @@ import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from steelyard.experiments import training_steps
 from steelyard.experiments.training_steps import Case, Step, make_step
 
 SECONDS = 0.4  # each case runs at least as long in a round, and at least one vote
@@ -100,8 +102,10 @@ def _peak_memories(cases: list[Case]) -> dict[Case, float]:
     """What training adds to the peak memory of a fresh process, whose allocator hands back what is freed at once."""
     os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"  # read by glibc when a process starts
     try:
-        with multiprocessing.get_context("spawn").Pool(2, maxtasksperchild=1) as pool:
-            return dict(zip(cases, pool.map(_added_memory, cases, chunksize=1), strict=True))
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([training_steps.__name__])  # torch is imported once for all
+        with ProcessPoolExecutor(2, mp_context=context, max_tasks_per_child=1) as pool:
+            return dict(zip(cases, pool.map(_added_memory, cases), strict=True))
     finally:
         del os.environ["MALLOC_MMAP_THRESHOLD_"]
 

@@ -53,8 +53,8 @@ def _unet_small() -> Parts:
 
 
 def _transformer() -> Parts:
-    """Four pre-norm layers of width 128; 16 sequences of 64 tokens per domain."""
-    return _Transformer(), _token_loss, lambda: (torch.randint(256, (16, 64)), torch.randint(256, (16, 64)))
+    """Four pre-norm layers of width 128; 32 sequences of 64 tokens per domain."""
+    return _Transformer(), _token_loss, lambda: (torch.randint(256, (32, 64)), torch.randint(256, (32, 64)))
 
 
 def _mlp() -> Parts:
