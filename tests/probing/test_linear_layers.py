@@ -72,9 +72,7 @@ def test_values_and_gradients_are_those_of_separate_passes(make, stepped, layere
 )
 def test_other_networks_are_measured_by_a_difference(make, layered):
     model = make().double()
-    # Three samples in each half: as many as there are positions.
     samples = batch(sizes=(2, 2, 2), names=NAMES, dtype=torch.float64)
-    samples = {"a": samples["a"]} | {n: samples[n] for n in "b"} if isinstance(model, Positions) else samples
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     weights = [0.2, 0.3, 0.5]
     judge = balancer(domains=NAMES, weighting=sy.Fixed(weights), probe=FirstOrder(along="sum"))
@@ -82,7 +80,7 @@ def test_other_networks_are_measured_by_a_difference(make, layered):
         model.zero_grad()
         judge(model, samples, optimizer).backward()
     assert not any(layered)
-    expected = sum(w * mse_loss(model(x), y) for w, (x, y) in zip(weights, samples.values(), strict=False))
+    expected = sum(w * mse_loss(model(x), y) for w, (x, y) in zip(weights, samples.values(), strict=True))
     for parameter, gradient in zip(
         model.parameters(), torch.autograd.grad(expected, list(model.parameters())), strict=True
     ):
