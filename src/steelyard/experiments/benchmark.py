@@ -32,8 +32,8 @@ class Record:
     """The median over rounds."""
     time_ratio_spread: float
     """The interquartile range over rounds."""
-    memory_ratio: float
-    """Of the peak resident memory that training adds to the process."""
+    memory_ratio: float | None
+    """Of the peak resident memory that training adds to the process; `None` where it was not measured."""
     milliseconds: float
     """The median step."""
 
@@ -48,8 +48,9 @@ def measure(cases: list[Case], *, rounds: int) -> Iterator[str | list[Record]]:
     for group in groups:
         if group[0].method != "plain":
             raise ValueError(f"the first case must be the plain step; got {group[0].method!r}.")
-    yield f"memory: {len(cases)} cases, each in a process of its own"
-    memory = _peak_memories(cases)
+    weighed = [case for case in cases if case.weighed]
+    yield f"memory: {len(weighed)} cases, each in a process of its own"
+    memory = _peak_memories(weighed)
     torch.set_num_threads(1)
     records = []
     for number, group in enumerate(groups):
@@ -57,7 +58,8 @@ def measure(cases: list[Case], *, rounds: int) -> Iterator[str | list[Record]]:
         yield f"time: {network}, {domains} domains ({number + 1} of {len(groups)})"
         times = _times(group, rounds=rounds)
         for case, mine in zip(group, times, strict=True):
-            records.append(_record(case, mine, times[0], memory[case] / memory[group[0]]))
+            ratio = memory[case] / memory[group[0]] if case.weighed else None
+            records.append(_record(case, mine, times[0], ratio))
     yield records
 
 
@@ -83,7 +85,7 @@ def _seconds(step: Step, count: int) -> float:
     return time.perf_counter() - start
 
 
-def _record(case: Case, times: list[float], plain: list[float], memory_ratio: float) -> Record:
+def _record(case: Case, times: list[float], plain: list[float], memory_ratio: float | None) -> Record:
     ratios = [mine / reference for mine, reference in zip(times, plain, strict=True)]
     low, _, high = statistics.quantiles(ratios, n=4)
     return Record(
@@ -93,7 +95,7 @@ def _record(case: Case, times: list[float], plain: list[float], memory_ratio: fl
         every=case.every,
         time_ratio=round(statistics.median(ratios), 4),
         time_ratio_spread=round(high - low, 4),
-        memory_ratio=round(memory_ratio, 4),
+        memory_ratio=None if memory_ratio is None else round(memory_ratio, 4),
         milliseconds=round(1000 * statistics.median(times), 3),
     )
 

@@ -1,7 +1,7 @@
 """The training steps that are compared: everything about them is fixed here."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -25,6 +25,8 @@ class Case:
     domains: int = 2
     method: str
     every: int = 1
+    weighed: bool = True
+    """Whether its memory is measured, which takes longer than its time."""
 
     @property
     def group(self) -> tuple[str, int]:
@@ -54,7 +56,8 @@ def cases() -> list[Case]:
     for network in ("mlp", "unet-small"):
         for domains in (2, 4, 8, 16, 32):
             if (network, domains) != ("mlp", 16):
-                rows += _rows(network, domains, (1,) if domains != 16 else (1, 4), extra=[])
+                scaling = _rows(network, domains, (1,) if domains != 16 else (1, 4), extra=[])
+                rows += [replace(case, weighed=False) for case in scaling]
     return rows
 
 
