@@ -15,17 +15,37 @@ from importlib.metadata import version
 
 from steelyard.batches import Samples, split_by_domain
 from steelyard.measurement import Measurement, Outcome, Statistic, Verdict
-from steelyard.probing import InnerLoop, Losses, Probe
+from steelyard.probing import Finding, FirstOrder, Gramian, InnerLoop, Losses, Probe, Shared
 from steelyard.training import Balancer, StepReport
-from steelyard.weighting import DirichletPosterior, DirichletVote, Fixed, RelativeShift, Weighting
+from steelyard.weighting import (
+    FAMO,
+    DirichletPosterior,
+    DirichletVote,
+    DynamicWeightAverage,
+    Fixed,
+    FromGramian,
+    FromScalarizer,
+    GroupDRO,
+    RelativeShift,
+    UncertaintyWeighting,
+    Weighting,
+)
 
 __version__ = version("steelyard")
 
 __all__ = [
+    "FAMO",
     "Balancer",
     "DirichletPosterior",
     "DirichletVote",
+    "DynamicWeightAverage",
+    "Finding",
+    "FirstOrder",
     "Fixed",
+    "FromGramian",
+    "FromScalarizer",
+    "Gramian",
+    "GroupDRO",
     "InnerLoop",
     "Losses",
     "Measurement",
@@ -33,8 +53,10 @@ __all__ = [
     "Probe",
     "RelativeShift",
     "Samples",
+    "Shared",
     "Statistic",
     "StepReport",
+    "UncertaintyWeighting",
     "Verdict",
     "Weighting",
     "split_by_domain",

@@ -89,6 +89,11 @@ def clone_samples(tree: Tree) -> Tree:
     return _map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, tree)
 
 
+def detach_samples(tree: Tree) -> Tree:
+    """The same tree outside automatic differentiation."""
+    return _map(lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, tree)
+
+
 def split_samples(tree: Tree, sizes: Sequence[int]) -> list[Tree]:
     """Undo a join: consecutive trees of the given numbers of samples."""
     total = sum(sizes)
@@ -107,8 +112,17 @@ def split_samples(tree: Tree, sizes: Sequence[int]) -> list[Tree]:
                 f"a model run once for all domains must return one output per sample ({total}); got {found}. "
                 "Pass join=False to run it once per domain."
             )
+    # One operation for all parts of a tensor: the gradient is joined once, not padded once for each part.
+    parted = {id(leaf): leaf.unsafe_split_with_sizes(list(sizes)) for leaf in leaves if isinstance(leaf, Tensor)}
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    return [take_samples(tree, slice(start, start + size)) for start, size in zip(starts, sizes, strict=True)]
+
+    def part(number: int) -> Tree:
+        chosen = slice(starts[number], starts[number] + sizes[number])
+        return _map(
+            lambda leaf: parted[id(leaf)][number] if isinstance(leaf, Tensor) else take_samples(leaf, chosen), tree
+        )
+
+    return [part(number) for number in range(len(sizes))]
 
 
 def split_by_domain(batch: Tree, labels: Tensor | Sequence[int | str], domains: Sequence[str]) -> dict[str, Tree]:

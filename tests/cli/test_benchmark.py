@@ -1,31 +1,93 @@
 import json
+from itertools import groupby
 
 import pytest
+import torch
 
 from steelyard.cli import main
-from steelyard.experiments import benchmark, training_steps
+from steelyard.experiments import benchmark, benchmark_tasks, peers, training_steps
 from steelyard.experiments.training_steps import Case
 
-KEYS = {"network", "domains", "method", "every", "time_ratio", "time_ratio_spread", "memory_ratio"}
+KEYS = {"network", "domains", "method", "every", "time_ratio", "time_ratio_spread", "memory_ratio", "milliseconds"}
 
 
 def test_writes_a_record_for_each_case(tmp_path, monkeypatch, capsys):
-    chosen = [Case(method="plain"), Case(method="inner-loop")]
+    chosen = [Case(network="unet-small", method=method) for method in ("plain", "inner-loop")]
     monkeypatch.setattr(training_steps, "cases", lambda: chosen)
-    monkeypatch.setattr(benchmark, "BLOCK", 1)
-    out = tmp_path / "costs.json"
-    assert main(["benchmark", str(out), "--rounds", "3"]) == 0
+    monkeypatch.setattr(benchmark, "SECONDS", 0.05)
+    out, page = tmp_path / "costs.json", tmp_path / "page.md"
+    page.write_text("before\n<!-- measured -->\nold\n<!-- /measured -->\nafter\n")
+    assert main(["benchmark", str(out), "--rounds", "3", "--page", str(page)]) == 0
     plain, learned = json.loads(out.read_text())
     assert set(plain) == set(learned) == KEYS
     assert (plain["method"], plain["time_ratio"], plain["memory_ratio"]) == ("plain", 1.0, 1.0)
     assert learned["time_ratio"] > 1.2
     assert "inner-loop" in capsys.readouterr().out
+    written = page.read_text()
+    assert written.startswith("before\n<!-- measured -->\n\n### `unet-small`, 2 domains")
+    assert written.endswith("\n<!-- /measured -->\nafter\n")
+    assert f"| inner-loop | 1 | {learned['time_ratio']:.2f}× |" in written
+    assert "old" not in written
+    assert (tmp_path / "costs.png").stat().st_size > 1000
 
 
+def by_method(network, domains):
+    return {case.method: case for case in training_steps.cases() if case.group == (network, domains)}
+
+
+def test_every_case_of_the_small_networks_steps():
+    for case in [*by_method("unet-small", 2).values(), *by_method("mlp", 2).values()]:
+        training_steps.make_step(case)()
+
+
+@pytest.mark.slow
 def test_every_case_steps():
     for case in training_steps.cases():
         training_steps.make_step(case)()
-    assert [case.method for case in training_steps.cases()][:2] == ["plain", "fixed"]
+
+
+def test_every_group_begins_with_the_plain_step_and_has_every_mode():
+    groups = [list(group) for _, group in groupby(training_steps.cases(), key=lambda case: case.group)]
+    assert len({group[0].group for group in groups}) == len(groups)
+    for group in groups:
+        assert [case.method for case in group][:2] == ["plain", "fixed"]
+        assert {"first-order", "first-order sum", "inner-loop"} <= {case.method for case in group}
+    assert {case.domains for case in training_steps.cases() if case.network == "mlp"} == {2, 4, 8, 16, 32}
+
+
+@pytest.mark.parametrize("method", [f"torchjd {name}" for name in ("FAMO", "DWA", "UW", "MGDA", "PCGrad", "IMTLG")])
+def test_peers_step(method):
+    pytest.importorskip("torchjd")
+    assert method in peers.peers()
+    for network in ("unet-small", "mlp"):
+        task = benchmark_tasks.make_task(network, 2)
+        before = [parameter.detach().clone() for parameter in task.model.parameters()]
+        peers.peer_step(method, task)()
+        assert any(not torch.equal(a, b) for a, b in zip(before, task.model.parameters(), strict=True))
+
+
+def test_peers_are_left_out_where_torchjd_is_missing(monkeypatch):
+    monkeypatch.setattr(peers, "find_spec", lambda name: None if name in ("torchjd", "quadprog") else object())
+    assert peers.peers() == []
+    monkeypatch.setattr(peers, "find_spec", lambda name: None if name == "quadprog" else object())
+    assert "torchjd UPGrad" not in peers.peers()
+    assert "torchjd CAGrad" in peers.peers()
+
+
+def test_fixed_weights_give_the_plain_losses_bit_for_bit():
+    curves = []
+    for method in ("plain", "fixed"):
+        task = benchmark_tasks.make_task("unet-small", 2)
+        losses = peers.joint_losses(task)
+        case = Case(network="unet-small", method=method)
+        step = (training_steps._plain if method == "plain" else training_steps._balanced)(case, task)
+        curve = []
+        for _ in range(4):
+            with torch.no_grad():
+                curve.append(losses().tolist())
+            step()
+        curves.append(curve)
+    assert curves[0] == curves[1]
 
 
 @pytest.mark.parametrize(
@@ -33,6 +95,8 @@ def test_every_case_steps():
     [
         ("there.json", [], "there.json: exists already"),
         ("no/such.json", [], "no: no such folder"),
+        ("new.json", ["--page", "nowhere.md"], "nowhere.md: no page with the line <!-- measured -->"),
+        ("new.png", [], "new.png: the numbers go into a JSON file"),
         ("new.json", ["--rounds", "2"], "--rounds must be at least 3, or there is no spread to state; got 2"),
     ],
 )

@@ -85,6 +85,41 @@ def test_a_group_of_one_rank_votes_alone(tmp_path):
     assert any(mine[3] != theirs[3] for mine, theirs in zip(first, second, strict=True))
 
 
+def train_sharing(rank, probe, lacking):
+    """Two models from the same start: gradients of the vote shared with the outer step, and a plain loop."""
+    torch.manual_seed(0)
+    networks = [nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 1)) for _ in range(2)]
+    networks[1].load_state_dict(networks[0].state_dict())
+    models = [DistributedDataParallel(network) for network in networks]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9) for model in models]
+    judge = balancer(domains=NAMES, weighting=sy.DirichletVote(window=3, prior=1.5), probe=probe)
+    record = []
+    for step in range(STEPS):
+        mine = samples(rank, step, lacking=lacking)
+        take_step(judge(models[0], mine, optimizers[0]), optimizers[0])
+        plain = balancer(domains=NAMES, weighting=sy.Fixed(list(judge.weights.values())))
+        take_step(plain(models[1], mine), optimizers[1])
+        record.append([[p.detach().clone() for p in model.parameters()] for model in models])
+    return record, judge.weights, judge.probe.reuse.reason
+
+
+PROBES = [sy.FirstOrder(), sy.FirstOrder(along="sum"), sy.InnerLoop(reuse=True)]
+
+
+def train_sharing_each(rank):
+    return [train_sharing(rank, probe, True) for probe in PROBES]
+
+
+def test_ranks_share_gradients_of_the_vote_with_the_outer_step(tmp_path):
+    for (first, weights, reason), (second, others, _) in zip(*run(tmp_path, train_sharing_each), strict=True):
+        assert reason is None
+        assert weights == others
+        for (shared, plain), (elsewhere, _) in zip(first, second, strict=True):
+            for mine, reference, theirs in zip(shared, plain, elsewhere, strict=True):
+                assert torch.equal(mine, theirs)
+                torch.testing.assert_close(mine, reference, rtol=1e-4, atol=1e-5)
+
+
 TABLE = {
     # values and presence on each rank -> values and presence agreed on
     "the same domains": ([[1.0, 2.0, 3.0], [3.0, 6.0, 5.0]], [[1, 1, 1], [1, 1, 1]], [2.0, 4.0, 4.0], [1, 1, 1]),

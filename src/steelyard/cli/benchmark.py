@@ -4,7 +4,7 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
@@ -13,29 +13,31 @@ from rich.table import Table
 from steelyard.cli.command import Command
 from steelyard.errors import UserError
 
+if TYPE_CHECKING:
+    from steelyard.experiments.benchmark import Record
+
+BEGIN, END = "<!-- measured -->", "<!-- /measured -->"
+COLUMNS = ("network", "domains", "method", "every", "time", "spread", "memory")
+
 
 @dataclass(frozen=True)
 class Benchmark(Command):
     """Measure what one training step costs relative to the plain equal-weights step, on one thread."""
 
     out: Annotated[Path, tyro.conf.Positional]
-    """The JSON file to write; it must not exist yet."""
-    rounds: int = 15
+    """The JSON file to write; it must not exist yet. A plot of the cost by the number of domains goes beside it."""
+    rounds: int = 7
     """How often each method is timed; the medians are reported."""
+    page: Path | None = None
+    """A Markdown page to write the tables into, between the lines that mark them."""
 
     def run(self) -> int:
         """Measure, show the records, write them."""
         from steelyard.experiments.benchmark import Record, measure
+        from steelyard.experiments.cost_plot import draw
         from steelyard.experiments.training_steps import cases
 
-        if self.out.exists():
-            raise UserError(f"{self.out}: exists already; remove it or name another file.")
-        if not self.out.parent.is_dir():
-            raise UserError(f"{self.out.parent}: no such folder.")
-        if not os.access(self.out.parent, os.W_OK):
-            raise UserError(f"{self.out.parent}: cannot be written to.")
-        if self.rounds < 3:
-            raise UserError(f"--rounds must be at least 3, or there is no spread to state; got {self.rounds}.")
+        self._check()
         console, records = Console(stderr=True), list[Record]()
         with console.status("") as status:
             for news in measure(cases(), rounds=self.rounds):
@@ -44,15 +46,62 @@ class Benchmark(Command):
                 else:
                     records = news
         self.out.write_text(json.dumps([asdict(record) for record in records], indent=1) + "\n")
+        draw(records, self.out.with_suffix(".png"))
+        if self.page is not None:
+            self.page.write_text(with_tables(self.page.read_text(), records))
         Console().print(_table(records))
         return 0
 
+    def _check(self) -> None:
+        if self.page is not None and (not self.page.is_file() or BEGIN not in self.page.read_text()):
+            raise UserError(f"{self.page}: no page with the line {BEGIN}.")
+        for file in (self.out, self.out.with_suffix(".png")):
+            if file.exists():
+                raise UserError(f"{file}: exists already; remove it or name another file.")
+        if self.out.suffix == ".png":
+            raise UserError(f"{self.out}: the numbers go into a JSON file.")
+        if not self.out.parent.is_dir():
+            raise UserError(f"{self.out.parent}: no such folder.")
+        if not os.access(self.out.parent, os.W_OK):
+            raise UserError(f"{self.out.parent}: cannot be written to.")
+        if self.rounds < 3:
+            raise UserError(f"--rounds must be at least 3, or there is no spread to state; got {self.rounds}.")
 
-def _table(records: "list[Record]") -> Table:  # type: ignore[name-defined]  # noqa: F821
+
+def with_tables(page: str, records: "list[Record]") -> str:
+    """The page with one table for each network and number of domains in its marked place."""
+    before, rest = page.split(BEGIN, 1)
+    after = rest.split(END, 1)[1]
+    return f"{before}{BEGIN}\n{''.join(map(_markdown, _groups(records)))}\n{END}{after}"
+
+
+def _groups(records: "list[Record]") -> "list[list[Record]]":
+    keys = dict.fromkeys((r.network, r.domains) for r in records)
+    return [[r for r in records if (r.network, r.domains) == key] for key in keys]
+
+
+def _markdown(records: "list[Record]") -> str:
+    first = records[0]
+    lines = [
+        f"\n### `{first.network}`, {first.domains} domains (a plain step: {first.milliseconds:.0f} ms)\n",
+        "| method | every | time | spread (IQR) | peak memory |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for r in records:
+        ratios = f"{r.time_ratio:.2f}× | {r.time_ratio_spread:.2f} | {_memory(r)}"
+        lines.append(f"| {r.method} | {r.every} | {ratios} |")
+    return "\n".join(lines) + "\n"
+
+
+def _memory(record: "Record") -> str:
+    return "–" if record.memory_ratio is None else f"{record.memory_ratio:.2f}×"
+
+
+def _table(records: "list[Record]") -> Table:
     table = Table(title="One training step, relative to the plain one")
-    for column in ("network", "domains", "method", "every", "time", "spread", "memory"):
+    for column in COLUMNS:
         table.add_column(column, justify="left" if column in ("network", "method") else "right")
     for r in records:
-        ratios = (f"{r.time_ratio:.2f}×", f"{r.time_ratio_spread:.2f}", f"{r.memory_ratio:.2f}×")
+        ratios = (f"{r.time_ratio:.2f}×", f"{r.time_ratio_spread:.2f}", _memory(r))
         table.add_row(r.network, str(r.domains), r.method, str(r.every), *ratios)
     return table

@@ -1,5 +1,6 @@
 """What a training step costs, side by side in one run."""
 
+import itertools
 import multiprocessing
 import os
 import re
@@ -7,19 +8,21 @@ import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from steelyard.experiments import training_steps
 from steelyard.experiments.training_steps import Case, Step, make_step
 
-BLOCK = 8  # steps timed at once: a multiple of every `every`, so that each block holds its share of votes
+SECONDS = 0.4  # each case runs at least as long in a round, and at least one vote
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One row of the benchmark; ratios are to the plain equal-weights step of the same network."""
+    """One row of the benchmark; ratios are to the plain equal-weights step of the same network and domains."""
 
     network: str
     domains: int
@@ -29,42 +32,60 @@ class Record:
     """The median over rounds."""
     time_ratio_spread: float
     """The interquartile range over rounds."""
-    memory_ratio: float
-    """Of the peak resident memory that training adds to the process."""
+    memory_ratio: float | None
+    """Of the peak resident memory that training adds to the process; `None` where it was not measured."""
+    milliseconds: float
+    """The median step."""
 
 
 def measure(cases: list[Case], *, rounds: int) -> Iterator[str | list[Record]]:
-    """Time the cases in turn, round by round, on one thread; yields lines on the progress and at last the records.
+    """Time the cases, on one thread; yields lines on the progress and at last the records.
 
-    The first case must be the plain step. Within a round each case runs the same number of steps, in an order that
-    rotates from round to round; the ratio to the plain step is taken within the round.
+    Cases of one network and number of domains form a group, whose first case must be the plain step. Within a group
+    they run in turn, round by round, in an order that rotates; the ratio to the plain step is taken within the round.
     """
-    if cases[0].method != "plain":
-        raise ValueError(f"the first case must be the plain step; got {cases[0].method!r}.")
-    yield "memory: each case in a process of its own"
-    memory = [_peak_memory(case) for case in cases]
+    groups = [list(group) for _, group in itertools.groupby(cases, key=lambda case: case.group)]
+    for group in groups:
+        if group[0].method != "plain":
+            raise ValueError(f"the first case must be the plain step; got {group[0].method!r}.")
+    weighed = [case for case in cases if case.weighed]
+    yield f"memory: {len(weighed)} cases, each in a process of its own"
+    memory = _peak_memories(weighed)
     torch.set_num_threads(1)
-    steps = [make_step(case) for case in cases]
-    for step in steps:
-        _seconds(step)  # warm up
-    times: list[list[float]] = [[] for _ in cases]
+    records = []
+    for number, group in enumerate(groups):
+        network, domains = group[0].group
+        yield f"time: {network}, {domains} domains ({number + 1} of {len(groups)})"
+        times = _times(group, rounds=rounds)
+        for case, mine in zip(group, times, strict=True):
+            ratio = memory[case] / memory[group[0]] if case.weighed else None
+            records.append(_record(case, mine, times[0], ratio))
+    yield records
+
+
+def _times(group: list[Case], *, rounds: int) -> list[list[float]]:
+    """Seconds per step, for each case and round."""
+    steps = [make_step(case) for case in group]
+    counts = []
+    for case, step in zip(group, steps, strict=True):
+        _seconds(step, max(2, case.every))  # warm up, audits included
+        counts.append(case.every * max(1, round(SECONDS / _seconds(step, case.every) / case.every)))
+    times: list[list[float]] = [[] for _ in group]
     for number in range(rounds):
-        for position in range(len(cases)):
-            chosen = (position + number) % len(cases)
-            times[chosen].append(_seconds(steps[chosen]))
-        plain = statistics.median(times[0]) / BLOCK
-        yield f"time: round {number + 1} of {rounds}; the plain step takes {1000 * plain:.0f} ms"
-    yield [_record(case, times[i], times[0], memory[i] / memory[0]) for i, case in enumerate(cases)]
+        for position in range(len(group)):
+            chosen = (position + number) % len(group)
+            times[chosen].append(_seconds(steps[chosen], counts[chosen]) / counts[chosen])
+    return times
 
 
-def _seconds(step: Step) -> float:
+def _seconds(step: Step, count: int) -> float:
     start = time.perf_counter()
-    for _ in range(BLOCK):
+    for _ in range(count):
         step()
     return time.perf_counter() - start
 
 
-def _record(case: Case, times: list[float], plain: list[float], memory_ratio: float) -> Record:
+def _record(case: Case, times: list[float], plain: list[float], memory_ratio: float | None) -> Record:
     ratios = [mine / reference for mine, reference in zip(times, plain, strict=True)]
     low, _, high = statistics.quantiles(ratios, n=4)
     return Record(
@@ -74,16 +95,19 @@ def _record(case: Case, times: list[float], plain: list[float], memory_ratio: fl
         every=case.every,
         time_ratio=round(statistics.median(ratios), 4),
         time_ratio_spread=round(high - low, 4),
-        memory_ratio=round(memory_ratio, 4),
+        memory_ratio=None if memory_ratio is None else round(memory_ratio, 4),
+        milliseconds=round(1000 * statistics.median(times), 3),
     )
 
 
-def _peak_memory(case: Case) -> float:
+def _peak_memories(cases: list[Case]) -> dict[Case, float]:
     """What training adds to the peak memory of a fresh process, whose allocator hands back what is freed at once."""
     os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"  # read by glibc when a process starts
     try:
-        with multiprocessing.get_context("spawn").Pool(1) as pool:
-            return pool.apply(_added_memory, (case,))
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([training_steps.__name__])  # torch is imported once for all
+        with ProcessPoolExecutor(2, mp_context=context, max_tasks_per_child=1) as pool:
+            return dict(zip(cases, pool.map(_added_memory, cases), strict=True))
     finally:
         del os.environ["MALLOC_MMAP_THRESHOLD_"]
 
@@ -92,9 +116,9 @@ def _added_memory(case: Case) -> float:
     torch.set_num_threads(1)
     step: Callable[[], None] = make_step(case)
     before = _peak()
-    for _ in range(BLOCK):
+    for _ in range(max(2, case.every)):
         step()
-    return _peak() - before
+    return max(_peak() - before, 1.0)
 
 
 def _peak() -> float:

@@ -9,10 +9,16 @@ from steelyard.batches import Tree, count_samples, take_samples
 
 
 class Halves(NamedTuple):
-    """One domain's samples, divided: what a hypothetical step learns from, and what it is judged by."""
+    """One domain's samples, divided: what a hypothetical step learns from, what it is judged by, and their sizes."""
 
     meta_train: Tree
     meta_test: Tree
+    sizes: tuple[int, int]
+
+    @property
+    def share(self) -> float:
+        """The meta-train half's in all samples."""
+        return self.sizes[0] / sum(self.sizes)
 
 
 def halve(batch: Mapping[str, Tree], *, seed: int | None = None) -> dict[str, Halves]:
@@ -28,12 +34,14 @@ def halve(batch: Mapping[str, Tree], *, seed: int | None = None) -> dict[str, Ha
     m = min(sizes.values()) // 2
     if seed is None:
         return {
-            name: Halves(take_samples(batch[name], slice(0, m)), take_samples(batch[name], slice(m, size)))
+            name: Halves(
+                take_samples(batch[name], slice(0, m)), take_samples(batch[name], slice(m, size)), (m, size - m)
+            )
             for name, size in sizes.items()
         }
     generator = torch.Generator().manual_seed(seed)
     orders = {name: torch.randperm(size, generator=generator).tolist() for name, size in sizes.items()}
     return {
-        name: Halves(take_samples(batch[name], order[:m]), take_samples(batch[name], order[m:]))
+        name: Halves(take_samples(batch[name], order[:m]), take_samples(batch[name], order[m:]), (m, len(order) - m))
         for name, order in orders.items()
     }

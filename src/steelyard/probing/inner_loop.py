@@ -1,7 +1,7 @@
 """The paper's inner loop: take each domain's step, see how all domains fare."""
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, final, get_args
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor, nn
@@ -9,20 +9,31 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from steelyard.batches import Tree
-from steelyard.measurement import Measurement, Statistic
-from steelyard.probing.halves import Halves, halve
+from steelyard.measurement import Measurement
+from steelyard.probing.gradient_probe import Leaves, Pass, check_moves, leaves_of, stand_ins_of
+from steelyard.probing.halves import Halves
 from steelyard.probing.hypothetical_step import RULES, Rule, innermost
-from steelyard.probing.probe import Losses, Probe
-from steelyard.probing.random_numbers import preserved_random_states
+from steelyard.probing.probe import Finding, Losses
+from steelyard.probing.random_numbers import preserved_random_states, random_states
+from steelyard.probing.reuse import Reusing, trace_reason
 from steelyard.probing.shadow import Shadow
+from steelyard.probing.shared import Part, Shared, share_parts
+from steelyard.probing.vote_probe import MetaTest, Split, VoteProbe, measurement_of
 
-MetaTest = Literal["eval", "batch"]
-Split = Literal["first", "random"]
-_ONE_VALUE = "Expected more than 1 value per channel"  # batch normalisation, of a half that is too small for it
+
+class _Trial(NamedTuple):
+    """What one hypothetical step has shown."""
+
+    hypothetical: Tensor
+    learned: Pass
+    tested: Pass
+    leaves: Leaves
+    trace: str | None
+    """Why the pass that it learned from cannot stand for a part of the outer one."""
 
 
 @final
-class InnerLoop(Probe):
+class InnerLoop(VoteProbe):
     """Hypothetical losses, exactly: H_d = Σ_j L_j(meta-test half of j; θ^d).
 
     θ^d is where one step from the meta-train half of domain d alone leads. Each domain's batch is divided into
@@ -41,14 +52,19 @@ class InnerLoop(Probe):
         gather: for batches too small to divide, keep samples of consecutive batches and measure once there are this
             many of at least two domains; `True` is two, one for each half. Batch normalisation of vectors needs four.
         scaler: the outer loop's gradient scaler, so that float16 gradients of the hypothetical steps do not underflow.
+        reuse: whether the meta-train gradients serve the outer step too, which then runs the meta-test halves only.
+            `True`: you say that a domain's loss is a mean over its samples, that samples do not meet in the forward
+            pass (no batch normalisation) and that nothing random is drawn in it; what contradicts this is an error.
+            `detect`: where nothing contradicts it, see `reuse.reason`. Gradients are equal up to rounding.
 
     Reference: Sicilia et al., Multi-Domain Learning by Meta-Learning, ISBI 2021, algorithm 1, lines 3 to 7.
 
     >>> InnerLoop(every=4)
-    InnerLoop(step='optimizer', meta_test='eval', split='first', every=4)
+    InnerLoop(
+      step='optimizer', meta_test='eval', split='first', every=4
+      (reuse): Reuse(False)
+    )
     """
-
-    statistic: ClassVar[Statistic] = Statistic.HYPOTHETICAL_LOSSES
 
     def __init__(
         self,
@@ -59,76 +75,73 @@ class InnerLoop(Probe):
         every: int = 1,
         gather: bool | int = False,
         scaler: GradScaler | None = None,
+        reuse: Reusing = False,
     ) -> None:
-        super().__init__(every=every, gather=gather)
-        for name, value, allowed in (
-            ("step", step, get_args(Rule)),
-            ("meta_test", meta_test, get_args(MetaTest)),
-            ("split", split, get_args(Split)),
-        ):
-            if value not in allowed:
-                raise ValueError(f"{name} must be {' or '.join(map(repr, allowed))}; got {value!r}.")
-        self.step = step
-        self.meta_test = meta_test
-        self.split = split
-        self.scaler = scaler
+        super().__init__(
+            step=step, meta_test=meta_test, split=split, every=every, gather=gather, scaler=scaler, reuse=reuse
+        )
 
     def _measure(
         self, model: nn.Module, batch: Mapping[str, Tree], *, losses: Losses, optimizer: Optimizer
-    ) -> Measurement:
-        halves = halve(batch, seed=int(self.steps) if self.split == "random" else None)
+    ) -> Measurement | Finding:
+        halves = self._halves(batch)
         if len(halves) < 2:
             return Measurement.nothing(len(losses.domains))
-        optimizer = innermost(optimizer)
-        hypothetical: dict[str, Tensor] = {}
-        moved = False
+        sharing = self.reuse.may_begin(model, losses)
+        trials: dict[str, _Trial] = {}
         for name in halves:
             with preserved_random_states(model.parameters()):
-                shadow = Shadow(model, losses)
-                try:
-                    moved |= self._differentiate(name, halves[name].meta_train, shadow, optimizer=optimizer)
-                except ValueError as error:
-                    if not str(error).startswith(_ONE_VALUE):
-                        raise
-                    return Measurement.nothing(len(losses.domains))
-                hypothetical[name] = self._judge(shadow, halves, optimizer=optimizer)
-        if not moved:
-            raise ValueError(
-                "no domain's loss depends on the parameters that the optimizer steps. An objective must run the model "
-                "that it is given as its first argument."
-            )
-        present = torch.tensor([name in halves for name in losses.domains])
-        values = torch.zeros(len(present), dtype=torch.float64)
-        values[present] = torch.stack([hypothetical[name] for name in losses.domains if name in halves]).cpu()
-        return Measurement(values, present)
+                trial = self._try(name, halves, Shadow(model, losses), innermost(optimizer), sharing=sharing)
+            if trial is None:
+                return Measurement.nothing(len(losses.domains))
+            trials[name] = trial
+        check_moves([trial.learned.gradients for trial in trials.values()], next(iter(trials.values())).leaves)
+        measurement = measurement_of({name: trial.hypothetical for name, trial in trials.items()}, losses.domains)
+        shared = self._share(model, losses, batch, halves=halves, trials=trials) if sharing else None
+        return Finding(measurement, shared)
 
-    def _differentiate(self, favoured: str, meta_train: Tree, shadow: Shadow, *, optimizer: Optimizer) -> bool:
-        """Leave the gradients of the favoured domain's loss on the shadow; whether there are any."""
-        stepped = (p for group in optimizer.param_groups for p in group["params"])
-        leaves = [shadow.parameters[p] for p in stepped if p.requires_grad and p in shadow.parameters]
-        if not leaves:
-            raise ValueError("the optimizer holds no trainable parameter of the model it is given with.")
-        model, losses = shadow.modules
-        loss = losses(model, {favoured: meta_train})[favoured]
-        if not loss.requires_grad:
-            return False
-        scale = self.scaler.get_scale() if self.scaler is not None else 1.0
-        gradients = torch.autograd.grad(loss * scale, leaves, allow_unused=True)
-        for leaf, gradient in zip(leaves, gradients, strict=True):
-            leaf.grad = None if gradient is None else gradient / scale
-        return any(gradient is not None for gradient in gradients)
-
-    def _judge(self, shadow: Shadow, halves: dict[str, Halves], *, optimizer: Optimizer) -> Tensor:
-        """Take the step, and see how all domains fare."""
-        model, losses = shadow.modules
+    def _try(
+        self, favoured: str, halves: dict[str, Halves], shadow: Shadow, optimizer: Optimizer, *, sharing: bool
+    ) -> _Trial | None:
+        """Take the favoured domain's step, and see how all domains fare."""
+        leaves = leaves_of(shadow, optimizer, everything=sharing)
+        before = random_states(leaves.live) if sharing else []
+        learned = self._differentiate(shadow, {favoured: halves[favoured].meta_train}, leaves)
+        if learned is None:
+            return None
+        trace = trace_reason(before, random_states(leaves.live), shadow.buffers()) if sharing else None
+        for leaf, gradient in zip(leaves.stand_ins, learned.gradients, strict=True):
+            leaf.grad = gradient
         shadow.end_differentiation()
         RULES[self.step](optimizer, shadow.parameters)
+        model, losses = stand_ins_of(shadow)
         if self.meta_test == "eval":
             model.eval()
+        tests = {name: half.meta_test for name, half in halves.items()}
         with torch.no_grad():
-            tested = losses(model, {name: half.meta_test for name, half in halves.items()})
-            return torch.stack([loss.double() for loss in tested.values()]).sum()
+            outputs = losses.outputs(model, tests) if losses.follow_outputs else None
+            tested = losses(model, tests) if outputs is None else losses.of(outputs, tests)
+            hypothetical = torch.stack([loss.double() for loss in tested.values()]).sum()
+        return _Trial(hypothetical, learned, Pass(tested, outputs, ()), leaves, trace)
 
-    def extra_repr(self) -> str:
-        """The settings, for `print(balancer)`."""
-        return f"step={self.step!r}, meta_test={self.meta_test!r}, split={self.split!r}, every={self.every}"
+    def _share(
+        self,
+        model: nn.Module,
+        losses: Losses,
+        batch: Mapping[str, Tree],
+        *,
+        halves: dict[str, Halves],
+        trials: dict[str, _Trial],
+    ) -> Shared | None:
+        """The meta-train halves' part of the outer losses, unless something contradicts that they add up."""
+        reason = next((trial.trace for trial in trials.values() if trial.trace), None)
+        learned = {name: trial.learned for name, trial in trials.items()}
+        # The loss of outputs is checked, so any step's outputs will do for the meta-test halves.
+        tested = dict.fromkeys(halves, next(iter(trials.values())).tested)
+        reason = reason or self._means_reason(model, losses, halves, trained=learned, tested=tested)
+        if not self.reuse.holds(reason):
+            return None
+        parts = [Part(name, halves[name].share, p.losses[name], p.gradients) for name, p in learned.items()]
+        rest = {name: (1 - halves[name].share, halves[name].meta_test) for name in halves}
+        rest |= {name: (1.0, samples) for name, samples in batch.items() if name not in halves}
+        return share_parts(parts, next(iter(trials.values())).leaves.live, rest=rest)

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar, final
 
 import torch
@@ -11,6 +12,7 @@ from torch.optim import Optimizer
 from steelyard.batches import Tree
 from steelyard.measurement import Measurement, Statistic
 from steelyard.probing.gathering import Gathering
+from steelyard.probing.shared import Shared
 
 
 class Losses(nn.Module, ABC):
@@ -21,6 +23,32 @@ class Losses(nn.Module, ABC):
     @abstractmethod
     def forward(self, model: nn.Module, batch: Mapping[str, Tree]) -> dict[str, Tensor]:
         """A scalar loss for each domain in the batch."""
+
+    @property
+    @abstractmethod
+    def follow_outputs(self) -> bool:
+        """Whether the losses are computed from the model's outputs; an objective runs the model itself."""
+
+    @abstractmethod
+    def outputs(self, model: nn.Module, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        """The model's outputs for each domain in the batch; only where the losses follow from them."""
+
+    @abstractmethod
+    def of(self, outputs: Mapping[str, Tree], batch: Mapping[str, Tree]) -> dict[str, Tensor]:
+        """A scalar loss for each domain, from the model's outputs; only where the losses follow from them."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a probe brings back.
+
+    Attributes:
+        measurement: the statistic over the domains.
+        shared: what it has computed of the outer losses and their gradients on the way, if anything.
+    """
+
+    measurement: Measurement
+    shared: Shared | None = None
 
 
 class Probe(nn.Module, ABC):
@@ -51,16 +79,27 @@ class Probe(nn.Module, ABC):
         self, model: nn.Module, batch: Mapping[str, Tree], *, losses: Losses, optimizer: Optimizer
     ) -> Measurement | None:
         """Count a step; measure if one is due, else return `None`."""
+        finding = self.find(model, batch, losses=losses, optimizer=optimizer)
+        return None if finding is None else finding.measurement
+
+    @final
+    def find(
+        self, model: nn.Module, batch: Mapping[str, Tree], *, losses: Losses, optimizer: Optimizer
+    ) -> Finding | None:
+        """Count a step; if one is due, measure, and keep what the outer step can use."""
         due = (int(self.steps) + 1) % self.every == 0
         if self.gathering is not None:
             self.gathering.add(batch)
             batch = self.gathering.take() if due else {}
-        measurement = self._measure(model, batch, losses=losses, optimizer=optimizer) if due else None
+        found = self._measure(model, batch, losses=losses, optimizer=optimizer) if due else None
         self.steps += 1
-        return measurement
+        return Finding(found) if isinstance(found, Measurement) else found
 
     @abstractmethod
     def _measure(
         self, model: nn.Module, batch: Mapping[str, Tree], *, losses: Losses, optimizer: Optimizer
-    ) -> Measurement:
-        """The statistic over the domains; one that cannot be measured on this batch is not present in it."""
+    ) -> Measurement | Finding:
+        """The statistic over the domains; one that cannot be measured on this batch is not present in it.
+
+        A finding says in addition what of the outer step is done already.
+        """

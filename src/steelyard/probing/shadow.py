@@ -3,6 +3,7 @@
 import copy
 import random
 from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterator
 from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
+_PLAIN = (bool, int, float, str, type(None))
 _CONTAINERS = (list, set, deque, dict, OrderedDict, defaultdict, Counter)
 
 
@@ -34,6 +36,10 @@ class Shadow:
         self.parameters: dict[Tensor, nn.Parameter] = {}
         self.modules = tuple(self._module(root) for root in live)
 
+    def buffers(self) -> Iterator[Tensor]:
+        """All buffers of the stand-ins."""
+        return (buffer for module in self.modules for buffer in module.buffers())
+
     def end_differentiation(self) -> None:
         """Take the parameters out of automatic differentiation (and out of autocast's cache of what it has cast)."""
         for stand_in in self.parameters.values():
@@ -51,6 +57,8 @@ class Shadow:
 
     def _of(self, value: Any) -> Any:
         """What stands in for a module's attribute, or for what it holds."""
+        if type(value) in _PLAIN:
+            return value
         value = getattr(value, "_torchdynamo_orig_callable", value)  # what torch.compile compiled
         if isinstance(value, nn.Module):
             return self._module(value)
@@ -91,6 +99,8 @@ class Shadow:
     def _container(self, live: Any) -> Any:
         if id(live) not in self._stand_ins:
             self._stand_ins[id(live)] = stand_in = copy.copy(live)
+            if not live:
+                return stand_in
             stand_in.clear()  # what is left of it: a default factory, a greatest length
             if isinstance(live, dict):
                 stand_in.update({key: self._of(item) for key, item in live.items()})

@@ -3,9 +3,8 @@
 import json
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import reduce
-from operator import add
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -14,9 +13,10 @@ from torch.optim import Optimizer
 
 from steelyard.batches import Tree, count_samples
 from steelyard.measurement import Measurement, Outcome, Statistic, Verdict
-from steelyard.probing import Probe
+from steelyard.probing import Finding, Probe
 from steelyard.training.distributed import average_over_ranks, is_shared, run_once
 from steelyard.training.domain_losses import DomainLosses, Loss, Objective
+from steelyard.training.outer_loss import complete, weighted_loss
 from steelyard.weighting import Weighting
 
 _PATIENCE = 25  # steps without a vote, before a word about it
@@ -52,9 +52,10 @@ class Balancer(nn.Module):
 
     Put it where the loss is computed; nothing else in the loop changes. The call runs the probe (which leaves model,
     optimizer and random numbers as found), lets the weighting follow what the probe found, and returns Σ_d λ_d L_d, an
-    ordinary scalar to call `backward()` on. In evaluation mode, under `torch.no_grad()` and without a probe the weights
-    stay as they are. A domain absent from a batch adds nothing; the other weights are not scaled up for it. Where
-    `torch.distributed` is in use, what the probes find is averaged over the ranks and all cast the same vote.
+    ordinary scalar to call `backward()` on. A weighting that follows the losses themselves needs no probe: it sees the
+    ones being weighed. In evaluation mode and under `torch.no_grad()` the weights stay as they are. A domain absent
+    from a batch adds nothing; the other weights are not scaled up for it. Where `torch.distributed` is in use, what the
+    probes find is averaged over the ranks and all cast the same vote.
 
     It is a module: its `state_dict()` carries votes, weights and counters, and belongs in the checkpoint.
 
@@ -63,7 +64,7 @@ class Balancer(nn.Module):
         loss: `loss(model(inputs), targets)`, a scalar; one for all, or a mapping of domain name to loss.
         objective: instead of `loss`, `objective(model, domain_batch)`, a scalar, for a model that computes its own.
         weighting: how the weights follow what is measured.
-        probe: what is measured; `None` leaves the weights as the weighting starts them.
+        probe: what is measured; `None` leaves the weights as the weighting starts them, unless it follows the losses.
         join: run the model once over all domains' samples where shapes allow it, instead of once per domain.
         process_group: the ranks that vote together; all of them unless told.
 
@@ -98,7 +99,7 @@ class Balancer(nn.Module):
         super().__init__()
         names = _checked_names(domains)
         _check_kind("weighting", weighting, Weighting)
-        if probe is None and weighting.statistic is not Statistic.NOTHING:
+        if probe is None and weighting.statistic not in (Statistic.NOTHING, Statistic.LOSSES):
             warnings.warn(
                 f"without a probe the weights of {type(weighting).__name__} stay as they start: "
                 "pass probe=sy.InnerLoop() to learn them, or weighting=sy.Fixed(…).",
@@ -143,18 +144,25 @@ class Balancer(nn.Module):
         """
         _check_kind("model", model, nn.Module)
         present = self._present(batch)
-        measurement, verdict = self._follow(model, present, optimizer)
-        losses = run_once(model, lambda wrapped: self.domain_losses(wrapped, present))
+        finding, vote = self._vote(model, present, optimizer)
+        if finding.shared is not None:
+            losses, loss = run_once(model, partial(complete, self.domain_losses, finding.shared, self.weights))
+        else:
+            losses = run_once(model, lambda wrapped: self.domain_losses(wrapped, present))
+            if vote is None:
+                finding, vote = self._follow(Finding(self._measured(losses)), model)
+            loss = weighted_loss(losses, self.weights)
+        assert vote is not None  # noqa: S101
+        measurement = finding.measurement
         weights = self.weights
         self.last = StepReport(
             losses={name: loss.detach() for name, loss in losses.items()},
             weights=weights,
-            outcome=verdict.outcome,
-            vote=None if verdict.vote is None else self.domains[verdict.vote],
+            outcome=vote.outcome,
+            vote=None if vote.vote is None else self.domains[vote.vote],
             measured={self.domains[d]: measurement.values[d].tolist() for d in measurement.taking_part},
         )
-        weighted: list[Tensor] = [weights[name] * loss for name, loss in losses.items()]
-        return reduce(add, weighted)
+        return loss
 
     def _present(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
         """The domains that have samples, in the balancer's order."""
@@ -170,25 +178,38 @@ class Balancer(nn.Module):
             raise ValueError(f"the batch holds no sample of any of {self.domains}.")
         return present
 
-    def _follow(
+    def _vote(
         self, model: nn.Module, batch: dict[str, Tree], optimizer: Optimizer | None
-    ) -> tuple[Measurement, Verdict]:
-        """Measure, and let the weights follow."""
-        nothing = Measurement.nothing(len(self.domains))
+    ) -> tuple[Finding, Verdict | None]:
+        """Measure, and let the weights follow; no verdict yet where they follow the outer losses themselves."""
+        nothing = Finding(Measurement.nothing(len(self.domains)))
         if not self.training or not torch.is_grad_enabled():
             return nothing, Verdict(Outcome.NO_TRAINING)
+        if self.probe is None and self.weighting.statistic is Statistic.LOSSES:
+            return nothing, None
         if self.probe is None:
             return nothing, self._counted(Verdict(Outcome.NO_PROBE))
         if optimizer is None:
             raise ValueError("the optimizer is needed for the vote: balancer(model, batch, optimizer).")
         _check_kind("optimizer", optimizer, Optimizer)
-        measurement = self.probe.measure(model, batch, losses=self.domain_losses, optimizer=optimizer)
-        if measurement is None:
+        finding = self.probe.find(model, batch, losses=self.domain_losses, optimizer=optimizer)
+        if finding is None:
             return nothing, self._counted(Verdict(Outcome.NOT_DUE))
+        return self._follow(finding, model)
+
+    def _follow(self, finding: Finding, model: nn.Module) -> tuple[Finding, Verdict]:
+        """Let the weights follow what was found, on all ranks alike."""
         if is_shared(self._group):
             device = next(model.parameters()).device
-            measurement = average_over_ranks(measurement, group=self._group, device=device)
-        return measurement, self._counted(self.weighting.observe(measurement))
+            agreed = average_over_ranks(finding.measurement, group=self._group, device=device)
+            finding = replace(finding, measurement=agreed)
+        return finding, self._counted(self.weighting.observe(finding.measurement))
+
+    def _measured(self, losses: Mapping[str, Tensor]) -> Measurement:
+        present = torch.tensor([name in losses for name in self.domains])
+        values = torch.zeros(len(self.domains), dtype=torch.float64)
+        values[present] = torch.stack([losses[name].detach().double() for name in self.domains if name in losses]).cpu()
+        return Measurement(values, present)
 
     def _counted(self, verdict: Verdict) -> Verdict:
         self._outcomes[list(Outcome).index(verdict.outcome)] += 1

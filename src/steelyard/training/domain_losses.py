@@ -52,34 +52,45 @@ class DomainLosses(Losses):
         elif loss is not None:
             self.loss = loss
 
+    @property
+    def follow_outputs(self) -> bool:
+        """Whether the losses are computed from the model's outputs; an objective runs the model itself."""
+        return self.objective is None
+
     def forward(self, model: nn.Module, batch: Mapping[str, Tree]) -> dict[str, Tensor]:
         """A scalar loss for each domain in the batch."""
         if self.objective is not None:
-            losses = {name: self.objective(model, domain_batch) for name, domain_batch in batch.items()}
-        else:
-            for name, pair in batch.items():
-                _check_pair(name, pair)
-            outputs = self._outputs(model, {name: pair[0] for name, pair in batch.items()})
-            losses = {name: self._loss(name)(outputs[name], pair[1]) for name, pair in batch.items()}
-        for name, loss in losses.items():
-            if not isinstance(loss, Tensor) or loss.numel() != 1:
-                found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-                raise ValueError(
-                    f"the loss of domain {name!r} must be one number in a tensor; got {found}. "
-                    "A loss with reduction='none' must be averaged."
-                )
-        return {name: loss.reshape(()) for name, loss in losses.items()}
+            return _scalars({name: self.objective(model, domain_batch) for name, domain_batch in batch.items()})
+        return self.of(self.outputs(model, batch), batch)
 
-    def _outputs(self, model: nn.Module, inputs: dict[str, Tree]) -> dict[str, Tree]:
-        trees = list(inputs.values())
+    def outputs(self, model: nn.Module, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        """The model's outputs for each domain: from one pass over all samples where shapes allow it, or one each."""
+        for name, pair in batch.items():
+            _check_pair(name, pair)
+        trees = [pair[0] for pair in batch.values()]
         if not self.join or not can_join(trees):
-            return {name: model(tree) for name, tree in inputs.items()}
+            return {name: model(tree) for name, tree in zip(batch, trees, strict=True)}
         sizes = [count_samples(tree) for tree in trees]
-        return dict(zip(inputs, split_samples(model(join_samples(trees)), sizes), strict=True))
+        return dict(zip(batch, split_samples(model(join_samples(trees)), sizes), strict=True))
+
+    def of(self, outputs: Mapping[str, Tree], batch: Mapping[str, Tree]) -> dict[str, Tensor]:
+        """A scalar loss for each domain, from the model's outputs and the targets."""
+        return _scalars({name: self._loss(name)(outputs[name], pair[1]) for name, pair in batch.items()})
 
     def _loss(self, domain: str) -> Loss:
         loss: Loss = self.loss if hasattr(self, "loss") else getattr(self, f"loss_{self.domains.index(domain)}")
         return loss
+
+
+def _scalars(losses: dict[str, Tensor]) -> dict[str, Tensor]:
+    for name, loss in losses.items():
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            raise ValueError(
+                f"the loss of domain {name!r} must be one number in a tensor; got {found}. "
+                "A loss with reduction='none' must be averaged."
+            )
+    return {name: loss.reshape(()) for name, loss in losses.items()}
 
 
 def _check_pair(name: str, pair: Tree) -> None:

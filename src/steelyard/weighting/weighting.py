@@ -26,6 +26,8 @@ class Weighting(nn.Module, ABC):
     """
 
     statistic: ClassVar[Statistic]
+    on_simplex: ClassVar[bool] = True
+    """Whether the weights sum to 1; those that do not scale the step as well."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +61,7 @@ class Weighting(nn.Module, ABC):
 
     @abstractmethod
     def weights(self) -> tuple[float, ...]:
-        """The weights now: one per domain, none negative, sum 1."""
+        """The weights now: one per domain; none negative and sum 1, unless the class says otherwise."""
 
     @abstractmethod
     def _start(self, domains: int) -> None:

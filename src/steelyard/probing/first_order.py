@@ -1,0 +1,327 @@
+"""The inner loop to first order: gradients instead of steps taken."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, final, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+
+from steelyard.batches import Tree
+from steelyard.measurement import Measurement
+from steelyard.probing.direction import Direction
+from steelyard.probing.gradient_probe import Leaves, Pass, check_moves, detached, leaves_of
+from steelyard.probing.halves import Halves
+from steelyard.probing.hypothetical_step import RULES, Rule, innermost
+from steelyard.probing.layered_sum import LayeredSum
+from steelyard.probing.linear_step import LinearStep, inner, linear_steps
+from steelyard.probing.probe import Finding, Losses
+from steelyard.probing.random_numbers import preserved_random_states, random_states
+from steelyard.probing.reuse import Reusing, trace_reason
+from steelyard.probing.shadow import Shadow
+from steelyard.probing.shared import Gradients, Part, Shared, share_parts, weighted_sum
+from steelyard.probing.vote_probe import MetaTest, Split, VoteProbe, measurement_of, whole_of
+
+Along = Literal["domains", "sum"]
+
+
+@final
+class FirstOrder(VoteProbe):
+    """Hypothetical losses to first order: H_d ≈ Σ_j L_j(meta-test half of j; θ) + ⟨Δ_d, G⟩.
+
+    Δ_d is the step that the optimizer would take from the meta-train half of domain d, G the gradient of the summed
+    losses on the meta-test halves. Every domain brings its own samples, so these gradients cost no more arithmetic than
+    the outer step's, and where `reuse` allows it they are the outer step's: the vote then costs next to nothing.
+
+    Args:
+        step: what Δ_d is: by the `optimizer`'s own rule and state, or `sgd`, the paper's plain −η∇L.
+        meta_test: `eval` takes all gradients in evaluation mode, `batch` in the modes found. With batch normalisation
+            that is on running or on batch statistics; what a step's own forward pass would do to the running ones
+            is left out.
+        split: which samples are meta-train: the `first` m or m at `random`, drawn anew from the number of the step.
+        every: measure on each n-th step only.
+        gather: for batches too small to divide, keep samples of consecutive batches, as `InnerLoop` does.
+        scaler: the outer loop's gradient scaler, so that float16 gradients do not underflow.
+        reuse: whether the gradients serve the outer step too. `detect`: where nothing contradicts that a domain's loss
+            is a mean over its samples, that samples do not meet in the forward pass and that nothing random is drawn
+            in it (`reuse.reason` tells what did). `True`: you say so; what contradicts it is an error.
+        along: how ⟨Δ_d, G⟩ is found: `domains` takes each domain's gradients, in passes of their own; `sum`
+            takes G and one derivative of all domains' losses along it, by a finite difference, whatever the number of
+            domains. The latter needs a `loss` and a step that is linear in the gradient (torch's SGD, or
+            `step="sgd"`), and is for many domains with few samples each on networks that use each parameter once per
+            sample.
+
+    >>> import steelyard as sy
+    >>> model = nn.Linear(3, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> balancer = sy.Balancer(
+    ...     ("a", "b"), loss=nn.functional.mse_loss, weighting=sy.DirichletVote("greedy"), probe=sy.FirstOrder()
+    ... )
+    >>> batch = {name: (torch.ones(4, 3), torch.full((4, 1), y)) for name, y in (("a", 0.0), ("b", 5.0))}
+    >>> balancer(model, batch, optimizer).backward()
+    >>> balancer.last.vote, balancer.probe.reuse.reason
+    ('b', None)
+    """
+
+    def __init__(
+        self,
+        *,
+        step: Rule = "optimizer",
+        meta_test: MetaTest = "eval",
+        split: Split = "first",
+        every: int = 1,
+        gather: bool | int = False,
+        scaler: GradScaler | None = None,
+        reuse: Reusing = "detect",
+        along: Along = "domains",
+    ) -> None:
+        super().__init__(
+            step=step, meta_test=meta_test, split=split, every=every, gather=gather, scaler=scaler, reuse=reuse
+        )
+        if along not in get_args(Along):
+            raise ValueError(f"along must be 'domains' or 'sum'; got {along!r}.")
+        self.along = along
+        self._unlayered = False  # the network was seen to be of another kind
+        self._layered_modes: tuple[bool, ...] | None = None  # those in which it was seen to be of linear layers
+
+    def _measure(
+        self, model: nn.Module, batch: Mapping[str, Tree], *, losses: Losses, optimizer: Optimizer
+    ) -> Measurement | Finding:
+        halves = self._halves(batch)
+        if len(halves) < 2:
+            return Measurement.nothing(len(losses.domains))
+        optimizer = innermost(optimizer)
+        if self.along == "sum":
+            _check_fit_for_sum(losses, linear_steps(optimizer, self.step), optimizer)
+        rest = {name: (1.0, samples) for name, samples in batch.items() if name not in halves}
+        with preserved_random_states(model.parameters()):
+            if self.reuse.may_begin(model, losses):
+                ways = (self._layered_sum, self._shared_sum) if self.along == "sum" else (self._shared_domains,)
+                for measure in ways:
+                    finding = measure(model, halves, losses, optimizer=optimizer, rest=rest)
+                    if finding is not None:
+                        return finding
+            measure_apart = self._sum if self.along == "sum" else self._domains
+            found = measure_apart(model, halves, losses, optimizer=optimizer)
+        return Measurement.nothing(len(losses.domains)) if found is None else measurement_of(found, losses.domains)
+
+    def _domains(
+        self, model: nn.Module, halves: dict[str, Halves], losses: Losses, *, optimizer: Optimizer
+    ) -> dict[str, Tensor] | None:
+        """Every domain's gradient on its meta-train half, and the sum's on all meta-test halves together."""
+        shadow = self._judging_shadow(model, losses)
+        leaves = leaves_of(shadow, optimizer, everything=False)
+        trained: dict[str, Pass] = {}
+        for name, half in halves.items():
+            with preserved_random_states(leaves.live):  # every candidate sees the same draws
+                learned = self._differentiate(shadow, {name: half.meta_train}, leaves)
+            if learned is None:
+                return None
+            trained[name] = learned
+        tested = self._differentiate(shadow, {name: half.meta_test for name, half in halves.items()}, leaves)
+        return None if tested is None else self._values(trained, [tested], shadow, leaves, optimizer)
+
+    def _shared_domains(
+        self,
+        model: nn.Module,
+        halves: dict[str, Halves],
+        losses: Losses,
+        *,
+        optimizer: Optimizer,
+        rest: dict[str, tuple[float, Tree]],
+    ) -> Finding | None:
+        """The same from one pass per half, whose gradients serve the outer step as well; `None` where they cannot."""
+        shadow = Shadow(model, losses)
+        leaves = leaves_of(shadow, optimizer, everything=True)
+        before = random_states(leaves.live)
+        trained: dict[str, Pass] = {}
+        tested: dict[str, Pass] = {}
+        for name, half in halves.items():
+            for passes, samples in ((trained, half.meta_train), (tested, half.meta_test)):
+                found = self._differentiate(shadow, {name: samples}, leaves)
+                if found is None:
+                    return None
+                passes[name] = found
+        reason = trace_reason(before, random_states(leaves.live), shadow.buffers())
+        reason = reason or self._means_reason(model, losses, halves, trained=trained, tested=tested)
+        if not self.reuse.holds(reason):
+            return None
+        values = self._values(trained, list(tested.values()), shadow, leaves, optimizer)
+        shared = _halves_shared(halves, trained, tested, leaves=leaves, rest=rest)
+        return Finding(measurement_of(values, losses.domains), shared)
+
+    def _values(
+        self, trained: dict[str, Pass], tested: list[Pass], shadow: Shadow, leaves: Leaves, optimizer: Optimizer
+    ) -> dict[str, Tensor]:
+        """Σ_j L_j + ⟨Δ_d, G⟩ for each domain."""
+        check_moves([each.gradients for each in trained.values()], leaves)
+        level = torch.stack([loss.double() for each in tested for loss in each.losses.values()]).sum()
+        total = tested[0].gradients if len(tested) == 1 else weighted_sum([(1.0, each.gradients) for each in tested])
+        steps = linear_steps(optimizer, self.step)
+        with torch.no_grad():
+            if steps is not None:
+                linear = [steps.get(live) for live in leaves.live]
+                moves = _linear_moves([each.gradients for each in trained.values()], total, linear, leaves)
+            else:
+                moves = [self._move(each.gradients, total, shadow, leaves, optimizer) for each in trained.values()]
+        return {name: level + move.to(level) for name, move in zip(trained, moves, strict=True)}
+
+    def _move(
+        self, gradients: Gradients, total: Gradients, shadow: Shadow, leaves: Leaves, optimizer: Optimizer
+    ) -> Tensor:
+        """⟨Δ, G⟩ for a step that is taken on the stand-ins and taken back."""
+        for leaf, gradient in zip(leaves.stand_ins, gradients, strict=True):
+            leaf.grad = gradient
+        RULES[self.step](optimizer, shadow.parameters)
+        products = [
+            inner(stepped - live, g)
+            for live, stepped, g in zip(leaves.live, leaves.stand_ins, total, strict=True)
+            if g is not None
+        ]
+        torch._foreach_copy_(leaves.stand_ins, leaves.live)
+        return torch.stack(products).sum() if products else torch.zeros(())
+
+    def _judging_shadow(self, model: nn.Module, losses: Losses) -> Shadow:
+        shadow = Shadow(model, losses)
+        if self.meta_test == "eval":
+            shadow.modules[0].eval()
+        return shadow
+
+    def _sum(
+        self, model: nn.Module, halves: dict[str, Halves], losses: Losses, *, optimizer: Optimizer
+    ) -> dict[str, Tensor] | None:
+        """G on all meta-test halves together, and every domain's loss a little before and a little after θ along it."""
+        shadow = self._judging_shadow(model, losses)
+        leaves = leaves_of(shadow, optimizer, everything=False)
+        tested = self._differentiate(shadow, {name: half.meta_test for name, half in halves.items()}, leaves)
+        if tested is None:
+            return None
+        check_moves([tested.gradients], leaves)
+        direction = Direction(tested.gradients, leaves, linear_steps(optimizer, self.step))
+        slopes = direction.central_slopes(shadow, halves, jointly=self.meta_test == "eval")
+        level = torch.stack([loss.double() for loss in tested.losses.values()]).sum()
+        return {name: level + direction.drift + slope for name, slope in slopes.items()}
+
+    def _layered_sum(
+        self,
+        model: nn.Module,
+        halves: dict[str, Halves],
+        losses: Losses,
+        *,
+        optimizer: Optimizer,
+        rest: dict[str, tuple[float, Tree]],
+    ) -> Finding | None:
+        """The same, and no finite difference, where the network is made of linear layers; else `None`."""
+        shadow = Shadow(model, losses)
+        leaves = leaves_of(shadow, optimizer, everything=True)
+        before = random_states(leaves.live)
+        layered = LayeredSum(shadow, leaves, halves, differentiate=self._gradients)
+        modes = tuple(module.training for module in model.modules())
+        if self._unlayered or not layered.run(verify=modes != self._layered_modes):
+            self._unlayered |= layered.mismatched
+            return None
+        self._layered_modes = modes
+        reason = trace_reason(before, random_states(leaves.live), shadow.buffers())
+        with preserved_random_states(leaves.live):
+            reason = reason or self._sum_audit(model, losses, halves, alone=layered.whole)
+        if not self.reuse.holds(reason):
+            return None
+        total = layered.direction_gradients()
+        direction = Direction(total, leaves, linear_steps(optimizer, self.step))
+        slopes = layered.slopes(direction.full(len(leaves.live)))
+        values = {name: layered.level + direction.drift + slope for name, slope in slopes.items()}
+        shared = Shared(losses=layered.whole, combine=layered.gradients, parameters=leaves.live, rest=rest)
+        return Finding(measurement_of(values, losses.domains), shared)
+
+    def _sum_audit(
+        self, model: nn.Module, losses: Losses, halves: dict[str, Halves], *, alone: Mapping[str, Tensor]
+    ) -> str | None:
+        whole = {name: whole_of(half) for name, half in halves.items()}
+        return self._audit(model, losses, whole, alone=lambda *_: alone, evaluating=self.meta_test == "eval")
+
+    def _shared_sum(
+        self,
+        model: nn.Module,
+        halves: dict[str, Halves],
+        losses: Losses,
+        *,
+        optimizer: Optimizer,
+        rest: dict[str, tuple[float, Tree]],
+    ) -> Finding | None:
+        """The same with the outer step's own forward pass, in two halves; losses need not be means over samples."""
+        shadow = Shadow(model, losses)
+        leaves = leaves_of(shadow, optimizer, everything=True)
+        before = random_states(leaves.live)
+        passes = Direction.run(shadow, halves)
+        reason = trace_reason(before, random_states(leaves.live), shadow.buffers())
+        with preserved_random_states(leaves.live):
+            reason = reason or self._sum_audit(model, losses, halves, alone=detached(passes.whole))
+        if not self.reuse.holds(reason):
+            return None
+        total = self._gradients(passes.tested_sum, leaves.stand_ins, retain=True)
+        check_moves([total], leaves)
+        direction = Direction(total, leaves, linear_steps(optimizer, self.step))
+        slopes = direction.forward_slopes(shadow, halves, passes)
+        level = passes.tested_sum.detach().double() + direction.drift
+        whole = passes.whole
+
+        def combine(weights: Mapping[str, float]) -> Gradients:
+            weighted = torch.stack([weights[name] * loss for name, loss in whole.items()]).sum()
+            return self._gradients(weighted, leaves.stand_ins)
+
+        shared = Shared(losses=detached(whole), combine=combine, parameters=leaves.live, rest=rest)
+        values = {name: level + slope for name, slope in slopes.items()}
+        return Finding(measurement_of(values, losses.domains), shared)
+
+    def extra_repr(self) -> str:
+        """The settings, for `print(balancer)`."""
+        return f"{super().extra_repr()}, along={self.along!r}"
+
+
+def _halves_shared(
+    halves: dict[str, Halves],
+    trained: dict[str, Pass],
+    tested: dict[str, Pass],
+    *,
+    leaves: Leaves,
+    rest: dict[str, tuple[float, Tree]],
+) -> Shared:
+    parts = []
+    for name, half in halves.items():
+        share = half.share
+        parts.append(Part(name, share, trained[name].losses[name], trained[name].gradients))
+        parts.append(Part(name, 1 - share, tested[name].losses[name], tested[name].gradients))
+    return share_parts(parts, leaves.live, rest=rest)
+
+
+def _linear_moves(
+    gradients: Sequence[Gradients], total: Gradients, steps: Sequence[LinearStep | None], leaves: Leaves
+) -> list[Tensor]:
+    """⟨Δ_d, G⟩ for each domain; a parameter that a domain has no gradient for is not stepped at all."""
+    moves: list[list[Tensor]] = [[] for _ in gradients]
+    for i, (live, g, step) in enumerate(zip(leaves.live, total, steps, strict=True)):
+        if g is None or step is None:
+            continue
+        drift = step.drift(live, g)
+        for each, terms in zip(gradients, moves, strict=True):
+            mine = each[i]
+            if mine is not None:
+                terms.append(step.factor * inner(mine, g))
+                if drift is not None:
+                    terms.append(drift)
+    return [torch.stack([term.double() for term in terms]).sum() if terms else torch.zeros(()) for terms in moves]
+
+
+def _check_fit_for_sum(losses: Losses, steps: object, optimizer: Optimizer) -> None:
+    if not losses.follow_outputs:
+        raise ValueError("along='sum' needs loss=, not objective=, to see how the losses change along one direction.")
+    if steps is None:
+        raise ValueError(
+            f"along='sum' needs a step that is linear in the gradient; {type(optimizer).__name__}'s is not: "
+            "use along='domains', or step='sgd'."
+        )
+    if torch.is_autocast_enabled(next(iter(optimizer.param_groups[0]["params"])).device.type):
+        raise ValueError(
+            "along='sum' takes a finite difference, for which autocast is too coarse: use along='domains'."
+        )

@@ -1,0 +1,126 @@
+"""What probes that take gradients have in common."""
+
+from abc import ABC
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+
+from steelyard.batches import Tree, detach_samples
+from steelyard.probing.probe import Losses, Probe
+from steelyard.probing.reuse import Reuse, Reusing, leaf_reason, mean_reason, rounding
+from steelyard.probing.shadow import Shadow
+
+_ONE_VALUE = "Expected more than 1 value per channel"  # batch normalisation, of a half that is too small for it
+
+
+class Leaves(NamedTuple):
+    """Live parameters beside the stand-ins that are differentiated for them."""
+
+    live: list[Tensor]
+    stand_ins: list[Tensor]
+    stepped: list[bool]
+
+
+class Pass(NamedTuple):
+    """One forward and backward pass: each domain's loss, the outputs (`None` of an objective), the sum's gradients."""
+
+    losses: dict[str, Tensor]
+    outputs: dict[str, Tree] | None
+    gradients: Sequence[Tensor | None]
+
+
+class GradientProbe(Probe, ABC):
+    """Takes gradients on stand-ins, and says whether they may serve the outer step as well."""
+
+    def __init__(self, *, every: int, gather: bool | int, scaler: GradScaler | None, reuse: Reusing) -> None:
+        super().__init__(every=every, gather=gather)
+        if gather and reuse is True:
+            raise ValueError("reuse=True needs votes cast on the outer step's own samples; with gather they are not.")
+        self.scaler = scaler
+        self.reuse = Reuse(False if gather else reuse)
+
+    def _differentiate(self, shadow: Shadow, samples: Mapping[str, Tree], leaves: Leaves) -> Pass | None:
+        """One pass over the samples; `None` where a half is too small for batch normalisation."""
+        model, losses = stand_ins_of(shadow)
+        try:
+            outputs = losses.outputs(model, samples) if losses.follow_outputs else None
+            found = losses(model, samples) if outputs is None else losses.of(outputs, samples)
+        except ValueError as error:
+            if not str(error).startswith(_ONE_VALUE):
+                raise
+            return None
+        gradients = self._gradients(torch.stack(list(found.values())).sum(), leaves.stand_ins)
+        kept = None if outputs is None else {name: detach_samples(output) for name, output in outputs.items()}
+        return Pass(detached(found), kept, gradients)
+
+    def _gradients(self, loss: Tensor, leaves: Sequence[Tensor], *, retain: bool = False) -> Sequence[Tensor | None]:
+        if not loss.requires_grad:
+            return [None] * len(leaves)
+        if self.scaler is None:
+            return torch.autograd.grad(loss, leaves, allow_unused=True, retain_graph=retain)
+        scale = self.scaler.get_scale()
+        found = torch.autograd.grad(loss * scale, leaves, allow_unused=True, retain_graph=retain)
+        return [None if gradient is None else gradient / scale for gradient in found]
+
+    def _audit(
+        self,
+        model: nn.Module,
+        losses: Losses,
+        whole: Mapping[str, Tree],
+        *,
+        alone: Callable[[nn.Module, Losses], Mapping[str, Tensor]],
+        evaluating: bool,
+    ) -> str | None:
+        """Once for the modes the model is in: do samples meet, does the loss reach what is not differentiated?
+
+        The domains' losses from one pass over everything must be those found `alone`; also in evaluation mode if that
+        is the mode of the vote.
+        """
+        if not self.reuse.is_new(model):
+            return None
+        shadow = Shadow(model, losses)
+        twin, twin_losses = stand_ins_of(shadow)
+        joint = twin_losses(twin, whole)
+        reason = leaf_reason(torch.stack(list(joint.values())).sum(), shadow.parameters.values())
+        with torch.no_grad():
+            expected = alone(twin, twin_losses)
+            passes = [detached(joint)] + ([twin_losses(twin.eval(), whole)] if evaluating else [])
+        for found in passes:
+            tolerance = rounding(next(iter(found.values())), model=True)
+            reason = reason or mean_reason(found, expected, tolerance=tolerance)
+        return reason
+
+
+def detached(losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The losses outside automatic differentiation."""
+    return {name: loss.detach() for name, loss in losses.items()}
+
+
+def stand_ins_of(shadow: Shadow) -> tuple[nn.Module, Losses]:
+    """The model's and the losses' stand-ins."""
+    model, losses = shadow.modules
+    assert isinstance(losses, Losses)  # noqa: S101
+    return model, losses
+
+
+def leaves_of(shadow: Shadow, optimizer: Optimizer, *, everything: bool) -> Leaves:
+    """The trainable parameters that the optimizer steps, or everything trainable."""
+    stepped = {p for group in optimizer.param_groups for p in group["params"]}
+    pairs = [(live, twin) for live, twin in shadow.parameters.items() if live.requires_grad]
+    if not any(live in stepped for live, _ in pairs):
+        raise ValueError("the optimizer holds no trainable parameter of the model it is given with.")
+    pairs = [(live, twin) for live, twin in pairs if everything or live in stepped]
+    return Leaves([live for live, _ in pairs], [twin for _, twin in pairs], [live in stepped for live, _ in pairs])
+
+
+def check_moves(gradients: Sequence[Sequence[Tensor | None]], leaves: Leaves) -> None:
+    """Refuse an objective that runs another model than it is given."""
+    if not any(g is not None and mine for each in gradients for g, mine in zip(each, leaves.stepped, strict=True)):
+        raise ValueError(
+            "no domain's loss depends on the parameters that the optimizer steps. An objective must run the model "
+            "that it is given as its first argument."
+        )

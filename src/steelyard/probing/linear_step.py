@@ -1,0 +1,60 @@
+"""Steps that are linear in the gradient."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from steelyard.probing.hypothetical_step import Rule
+
+
+def inner(one: Tensor, other: Tensor) -> Tensor:
+    """The inner product of two tensors of one shape."""
+    return torch.dot(one.reshape(-1), other.reshape(-1).to(one.dtype))
+
+
+class LinearStep(NamedTuple):
+    """Δ = factor · g + decay · θ + inertia · buffer, one parameter's step."""
+
+    factor: float
+    decay: float = 0.0
+    inertia: float = 0.0
+    buffer: Tensor | None = None
+
+    def drift(self, parameter: Tensor, direction: Tensor) -> Tensor | None:
+        """⟨Δ, direction⟩ but for the gradient's part."""
+        terms = []
+        if self.decay:
+            terms.append(self.decay * inner(parameter, direction))
+        if self.inertia and self.buffer is not None:
+            terms.append(self.inertia * inner(self.buffer, direction))
+        return torch.stack(terms).sum() if terms else None
+
+
+def linear_steps(optimizer: Optimizer, rule: Rule) -> dict[Tensor, LinearStep] | None:
+    """Each parameter's step, where the rule is plain gradient descent or the optimizer is torch's own SGD."""
+    if rule == "optimizer" and type(optimizer) is not torch.optim.SGD:
+        return None
+    take = _own if rule == "optimizer" else _plain
+    return {p: take(group, optimizer.state.get(p, {})) for group in optimizer.param_groups for p in group["params"]}
+
+
+def _plain(group: dict[str, Any], _: dict[str, Any]) -> LinearStep:
+    return LinearStep(-float(group["lr"]))
+
+
+def _own(group: dict[str, Any], state: dict[str, Any]) -> LinearStep:
+    """SGD steps by −η d without momentum, d = ±g + w θ; with it by −η b, b = μ b + (1 − τ) d, which starts as d.
+
+    Nesterov's steps by −η (d + μ b).
+    """
+    rate, momentum = float(group["lr"]), group["momentum"]
+    buffer = state.get("momentum_buffer") if momentum else None
+    fresh = 1.0 if buffer is None else 1 - group["dampening"]
+    if momentum and group["nesterov"]:
+        along, inertia = 1 + momentum * fresh, momentum**2
+    else:
+        along, inertia = (fresh, momentum) if momentum else (1.0, 0.0)
+    sign = -1.0 if group["maximize"] else 1.0
+    return LinearStep(-rate * along * sign, -rate * along * group["weight_decay"], -rate * inertia, buffer)

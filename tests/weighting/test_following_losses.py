@@ -1,0 +1,137 @@
+"""Weightings that follow the losses being weighed: numbers derived by hand, and in a balancer."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch.nn.functional import mse_loss
+
+import steelyard as sy
+from toys import balancer, batch, smooth, take_step
+
+NAN = float("nan")
+
+
+def started(weighting, domains=2):
+    weighting.start(domains)
+    return weighting
+
+
+def observe(weighting, *losses):
+    values = torch.tensor(losses, dtype=torch.float64)
+    return weighting.observe(sy.Measurement(values.nan_to_num(), ~values.isnan()))
+
+
+def test_group_dro_by_hand():
+    weighting = started(sy.GroupDRO(rate=0.5), 3)
+    observe(weighting, 1.0, 2.0, 4.0)
+    observe(weighting, 1.0, 0.0, 0.0)
+    powers = [math.exp(0.5 * total) for total in (2.0, 2.0, 4.0)]
+    assert weighting.weights() == pytest.approx([power / sum(powers) for power in powers])
+
+
+def test_group_dro_leaves_an_absent_domain_its_share():
+    weighting = started(sy.GroupDRO(rate=1.0), 3)
+    observe(weighting, 1.0, 3.0, NAN)
+    a, b, c = weighting.weights()
+    assert c == pytest.approx(1 / 3)
+    assert b / a == pytest.approx(math.exp(2))
+
+
+def test_group_dro_recovers_from_a_weight_of_nearly_nought():
+    weighting = started(sy.GroupDRO(rate=1.0))
+    observe(weighting, 1e300, 0.0)
+    assert weighting.weights()[0] == 1.0
+    for _ in range(8):
+        observe(weighting, 0.0, 100.0)
+    assert weighting.weights()[1] > 0.99
+
+
+def test_dynamic_weight_average_by_hand():
+    weighting = started(sy.DynamicWeightAverage(period=2, temperature=2.0))
+    outcomes = [observe(weighting, *losses).outcome for losses in ((3, 4), (1, 4), (1, 5), (1, 3))]
+    rates = [1 / 2, 4 / 4]
+    powers = [math.exp(rate / 2) for rate in rates]
+    assert weighting.weights() == pytest.approx([power / sum(powers) for power in powers])
+    assert [outcome is sy.Outcome.UPDATED for outcome in outcomes] == [False, False, False, True]
+
+
+def test_dynamic_weight_average_takes_the_mean_over_the_steps_a_domain_was_in():
+    weighting = started(sy.DynamicWeightAverage(period=2, temperature=1.0))
+    for losses in ((2, 4), (2, NAN), (1, NAN), (1, 2)):
+        observe(weighting, *losses)
+    assert weighting.weights() == pytest.approx([0.5, 0.5])
+
+
+def test_uncertainty_settles_where_the_weighted_losses_are_alike():
+    weighting = started(sy.UncertaintyWeighting(rate=0.05), 3)
+    for _ in range(600):
+        observe(weighting, 4.0, 1.0, 0.25)
+    weights = weighting.weights()
+    assert [weight * loss for weight, loss in zip(weights, (4.0, 1.0, 0.25), strict=True)] == pytest.approx(
+        [0.5] * 3, rel=0.02
+    )
+
+
+def test_famo_by_hand():
+    weighting = started(sy.FAMO(rate=0.1, decay=0.0, lower_bound=-1.0))
+    observe(weighting, 1.0, 3.0)  # heights 2 and 4
+    assert weighting.weights() == pytest.approx([2 / 3, 1 / 3])
+    observe(weighting, 0.0, 3.0)  # the first has fallen: ξ moves by Adam's first step, the rate, towards the second
+    z = [math.exp(-0.1), math.exp(0.1)]
+    ratios = [z[0] / 1, z[1] / 4]
+    assert weighting.weights() == pytest.approx([ratio / sum(ratios) for ratio in ratios], rel=1e-5)
+
+
+def test_famo_lets_a_domain_not_seen_yet_stand_aside():
+    weighting = started(sy.FAMO(), 3)
+    observe(weighting, 1.0, 2.0, NAN)
+    assert weighting.weights() == pytest.approx([2 / 3, 1 / 3, 0.0])
+    observe(weighting, 1.0, NAN, 1.0)
+    assert weighting.weights() == pytest.approx([0.4, 0.2, 0.4], rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [sy.GroupDRO, lambda: sy.DynamicWeightAverage(period=1), lambda: sy.UncertaintyWeighting(rate=0.1), sy.FAMO],
+)
+def test_in_a_balancer_they_follow_the_losses_without_a_probe_at_no_extra_pass(make):
+    model, calls = smooth(), []
+    model.register_forward_hook(lambda *_: calls.append(1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    judge, reference = balancer(weighting=make()), started(make())
+    for seed in range(4):
+        samples = batch(seed=seed)
+        expected = copy.deepcopy(model)
+        loss = judge(model, samples)
+        losses = [mse_loss(expected(x), y) for x, y in samples.values()]
+        observe(reference, *(value.item() for value in losses))
+        assert judge.last.measured == pytest.approx(dict(zip("ab", (v.item() for v in losses), strict=True)), rel=1e-5)
+        assert list(judge.weights.values()) == pytest.approx(reference.weights(), rel=1e-4)
+        assert loss.item() == pytest.approx(
+            sum(w * v.item() for w, v in zip(judge.weights.values(), losses, strict=True)), rel=1e-5
+        )
+        take_step(loss, optimizer)
+    assert judge.weights != {"a": 0.5, "b": 0.5}
+    assert len(calls) == 4 * (1 + 2)  # the copies keep the hook, and run each domain apart
+    judge.eval()
+    before = judge.weights
+    judge(model, batch())
+    assert judge.weights == before
+    assert judge.last.reason == "not training"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: sy.GroupDRO(rate=0), "rate must be above 0 and finite; got 0"),
+        (lambda: sy.DynamicWeightAverage(period=0), "period must be at least 1; got 0"),
+        (lambda: sy.DynamicWeightAverage(temperature=0.0), "temperature must be above 0 and finite"),
+        (lambda: sy.UncertaintyWeighting(rate=-1), "rate must be above 0 and finite; got -1"),
+        (lambda: sy.FAMO(rate=-1), "rate must not be negative and must be finite; got -1"),
+    ],
+)
+def test_refuses_wrong_settings(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
