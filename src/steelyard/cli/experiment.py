@@ -106,7 +106,7 @@ class Experiment(Command):
         if not left:
             return []
         forecast.learn(self.out, units)
-        crew = self._crew(len(left))
+        crew = self._crew()
         try:
             with GridProgress(units, forecast, crew) as progress:
                 for news in run_units(left, crew):
@@ -122,13 +122,12 @@ class Experiment(Command):
             crew.close()
         return list(failed.values())
 
-    def _crew(self, runs: int) -> "Crew":
+    def _crew(self) -> "Crew":
         from steelyard.experiments.crews import LocalCrew, RayCrew
 
         if self.ray is not None:
             return RayCrew(self.ray, workers=self.workers, threads=self.threads, accelerator=self.accelerator)
-        wanted = 1 if self.workers is None else self.workers
-        return LocalCrew(min(wanted, runs) if wanted > 0 else wanted, threads=self.threads)
+        return LocalCrew(1 if self.workers is None else self.workers, threads=self.threads)
 
     def _foretell(self, grid: "GridConfig") -> int:
         from steelyard.experiments.forecast import Forecast

@@ -100,13 +100,13 @@ class LocalCrew(Crew):
             raise UserError(
                 f"{workers} workers of {threads} threads need {workers * threads} cores; there are {cores}."
             )
-        self._threads = threads
-        self._workers = [_hire(threads) for _ in range(workers)]
+        self._size, self._threads = workers, threads
+        self._workers: list[_Worker] = []
 
     @property
     def size(self) -> int:
         """How many runs are done at a time."""
-        return len(self._workers)
+        return self._size
 
     @property
     def busy(self) -> list[Unit]:
@@ -114,8 +114,11 @@ class LocalCrew(Crew):
         return [worker.unit for worker in self._workers if worker.unit is not None]
 
     def give(self, unit: Unit) -> None:
-        """Have an idle worker do a run."""
-        worker = next(worker for worker in self._workers if worker.unit is None)
+        """Have an idle worker do a run, or a new one."""
+        worker = next((worker for worker in self._workers if worker.unit is None), None)
+        if worker is None:
+            worker = _hire(self._threads)
+            self._workers.append(worker)
         worker.unit = unit
         try:
             worker.connection.send(unit)
@@ -123,18 +126,17 @@ class LocalCrew(Crew):
             return
 
     def listen(self, seconds: float) -> list[News]:
-        """Wait at most so long for news; a worker that died is replaced."""
+        """Wait at most so long for news; a worker that died is replaced when next one is needed."""
         ready = wait([worker.connection for worker in self._workers if worker.unit is not None], seconds)
         news = []
-        for index, worker in enumerate(self._workers):
-            if worker.unit is None or worker.connection not in ready:
-                continue
+        for worker in [worker for worker in self._workers if worker.unit is not None and worker.connection in ready]:
+            assert worker.unit is not None  # noqa: S101
             try:
                 outcome = worker.connection.recv()
             except (EOFError, OSError):
                 outcome = _KILLED
                 worker.process.kill()
-                self._workers[index] = _hire(self._threads)
+                self._workers.remove(worker)
             news.append(News(worker.unit, outcome))
             worker.unit = None
         return news
