@@ -191,7 +191,7 @@ class RayCrew(Crew):
         address: Of the cluster, `auto` for the one this machine belongs to, or `local` to start one here.
         workers: At most so many runs at a time; as many as the cluster has cores for if not given.
         threads: Cores of each run.
-        accelerator: A run reserves one GPU unless this is `cpu`.
+        accelerator: With `cuda`, each run reserves one GPU.
 
     Raises:
         UserError: Ray is not installed or the cluster cannot be reached.
@@ -209,7 +209,7 @@ class RayCrew(Crew):
             raise UserError(f"--ray {address}: {one_line(str(error))[:200]}") from error
         self._ray = ray
         self._limit, self._threads = workers, threads
-        gpus = 0 if accelerator == "cpu" else 1
+        gpus = 1 if accelerator in ("cuda", "gpu") else 0
         self._attempt = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=0)(attempt)
         self._pending: dict[Any, Unit] = {}
 

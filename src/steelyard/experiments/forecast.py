@@ -75,8 +75,9 @@ class Forecast:
         """Take over what finished runs took."""
         paces: dict[Kind, list[float]] = {}
         judged: dict[str, list[float]] = {}
+        named = {tuple(map(str, unit.identity.values())): unit for unit in units}
         for row in read_timings(out):
-            unit = next((unit for unit in units if _is(row, unit)), None)
+            unit = named.get(tuple(str(value) for value in row.values())[:5])
             if unit is not None:
                 paces.setdefault(kind_of(unit), []).append(float(str(row["seconds_per_step"])))
                 judged.setdefault(unit.config.model, []).append(float(str(row["evaluation_seconds"])))
@@ -90,12 +91,19 @@ class Forecast:
                 self.step[kind_of(unit)] = time_steps(unit, self.slices)
 
     def seconds(self, unit: Unit) -> float | None:
-        """Return what is left of a run, if its kind is known: at most, as it may stop early."""
-        pace = self.step.get(kind_of(unit))
-        if pace is None or unit.done:
-            return None if pace is None else 0.0
+        """Return what is left of a run: at most, as it may stop early; none as long as nothing is known of any run."""
+        if unit.done:
+            return 0.0
+        pace = self._pace(kind_of(unit))
+        if pace is None:
+            return None
         left = max(0, unit.config.epochs - epochs_done(unit))
         return left * self.steps(unit) * pace + self.evaluation.get(unit.config.model, 0.0)
+
+    def _pace(self, kind: Kind) -> float | None:
+        """Return the seconds of a step; of a kind that is not known yet, those of the kinds most like it."""
+        alike = [pace for other, pace in self.step.items() if other[1] == kind[1]] or list(self.step.values())
+        return self.step.get(kind, fmean(alike) if alike else None)
 
     def steps(self, unit: Unit) -> int:
         """Return how many steps an epoch of a run has."""
@@ -106,7 +114,7 @@ class Forecast:
         return self._steps[place]
 
     def total(self, units: Sequence[Unit], *, workers: int) -> float | None:
-        """Return the seconds that workers need for what is left of some runs; nothing known of a kind, none."""
+        """Return the seconds that workers need for what is left of some runs; none as long as nothing is known."""
         each = [self.seconds(unit) for unit in units]
         known = [seconds for seconds in each if seconds is not None]
         if len(known) < len(each):

@@ -11,10 +11,10 @@ from typing import Any
 from steelyard.errors import UserError
 from steelyard.experiments.crews import Crew, News
 from steelyard.experiments.designs import GridConfig
-from steelyard.experiments.units import Unit, split_for
+from steelyard.experiments.units import CACHE, Unit, split_for
 from steelyard.imaging.segmentation.data import LabelledSlices
 from steelyard.imaging.segmentation.run import read_json, refuse_difference, split_as_json
-from steelyard.imaging.writing import LOCK, locked, reason, write_json, write_text
+from steelyard.imaging.writing import locked, reason, write_json, write_text
 
 DESIGN, FAILURES = "experiment.json", "failures.csv"
 TRIES = 2
@@ -31,7 +31,7 @@ def claim(out: Path) -> Iterator[None]:
         UserError: It holds something else, another process works on it, or it cannot be written.
     """
     try:
-        held = {path.name for path in out.iterdir()} - {LOCK, "slices"} if out.exists() else set()
+        held = {path.name for path in out.iterdir() if path.name[0] != "."} - {CACHE} if out.exists() else set()
         if held and DESIGN not in held:
             raise UserError(f"{out}: is not empty and holds no experiment; nothing was written.")
         out.mkdir(parents=True, exist_ok=True)

@@ -65,7 +65,7 @@ def test_derivatives_find_the_table_of_their_source_and_site_will_do(sites, tmp_
 
 def test_three_domains_are_trained_and_judged(sites, cohort, tmp_path):
     run = tmp_path / "run"
-    domains = '--set domains=["flair@A","flair","t1"] batch_size=6 epochs=1'.split()
+    domains = ["--set", 'domains=["flair@A","flair","t1"]', "batch_size=6", "epochs=1"]
     split = ("--folds", "7", "--validate", "1")
     settings = ("--experiment", "smoke", "--method", "Ours-C-25", *split, *domains)
     assert main(["train", str(sites), str(run), *settings]) == 0

@@ -26,7 +26,7 @@ from steelyard.imaging.segmentation.split import PARTS, Split
 from steelyard.imaging.segmentation.tables import epoch_row, step_rows
 from steelyard.imaging.segmentation.trainee import Trainee
 from steelyard.imaging.segmentation.training import EpochRecord
-from steelyard.imaging.writing import LOCK, locked, reason, write_bytes, write_json
+from steelyard.imaging.writing import locked, reason, write_bytes, write_json
 
 CONFIG, SPLIT, ENVIRONMENT = "config.json", "split.json", "environment.json"
 EPOCHS, STEPS, METRICS = "epochs.csv", "steps.csv", "metrics.csv"
@@ -50,7 +50,8 @@ class RunDirectory:
             UserError: It holds something else, another run works on it, or it cannot be written.
         """
         try:
-            held = [one.name for one in self.path.iterdir() if one.name != LOCK] if self.path.is_dir() else []
+            # a lock, or a file that a kill left half written
+            held = [one.name for one in self.path.iterdir() if one.name[0] != "."] if self.path.is_dir() else []
             if held and CONFIG not in held:
                 raise UserError(f"{self.path}: is not empty and holds no run; nothing was written.")
             self.path.mkdir(parents=True, exist_ok=True)
@@ -65,6 +66,8 @@ class RunDirectory:
             UserError: The folder holds a run with other settings or of other data, and which.
         """
         self.check(config, split, digests)
+        for unfinished in self.path.glob(".*.part"):
+            unfinished.unlink()
         for name, content in _identity(config, split, digests).items():
             if not (self.path / name).exists():
                 write_json(self.path / name, content)
