@@ -10,6 +10,7 @@ from steelyard.cli.benchmark import Benchmark
 from steelyard.cli.command import Command
 from steelyard.cli.demo import Demo
 from steelyard.cli.evaluate import Evaluate
+from steelyard.cli.experiment import Experiment
 from steelyard.cli.export import Export
 from steelyard.cli.phantom import Phantom
 from steelyard.cli.predict import Predict
@@ -21,6 +22,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "benchmark": Benchmark,
     "demo": Demo,
     "evaluate": Evaluate,
+    "experiment": Experiment,
     "export": Export,
     "phantom": Phantom,
     "predict": Predict,

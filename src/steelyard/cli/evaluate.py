@@ -1,7 +1,5 @@
 """`steelyard evaluate`: how well a trained network does on each domain."""
 
-import csv
-import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +11,7 @@ from steelyard.cli.command import Command, say
 from steelyard.errors import UserError
 
 if TYPE_CHECKING:
-    from steelyard.imaging.bids import Dataset
     from steelyard.imaging.segmentation.evaluation import Score
-    from steelyard.imaging.segmentation.run import RunDirectory
 
 _SHOWN = (
     ("dsc", "DSC", ".3f"),
@@ -55,8 +51,8 @@ class Evaluate(Command):
         from steelyard.cli.progress import track
         from steelyard.imaging.segmentation.data import read_prepared
         from steelyard.imaging.segmentation.evaluation import evaluate
+        from steelyard.imaging.segmentation.judging import count_scans, whom_to_judge, write_scores
         from steelyard.imaging.segmentation.run import RunDirectory
-        from steelyard.imaging.writing import write_text
 
         if not 0 <= self.threshold < 1:
             raise UserError(f"threshold must be at least 0 and below 1; got {self.threshold}.")
@@ -64,41 +60,17 @@ class Evaluate(Command):
         config = run.config
         network = run.network(model=self.model)
         dataset = read_prepared(self.data)
-        parts, own = self._parts(run, dataset)
+        parts, own = whom_to_judge(run, dataset, part=self.subjects)
         scores: list[Score] = []
         found = evaluate(network, dataset, config=config, parts=parts, threshold=self.threshold)
-        total = sum(
-            len({"flair", "t1"} & {name for name in config.domains if getattr(subject, name) is not None})
-            for subject in dataset.subjects
-            if subject.key in parts and subject.wmh is not None
-        )
-        track(_kept(found, scores), total=total, title="Evaluating")
+        track(_kept(found, scores), total=count_scans(config, dataset, parts), title="Evaluating")
         if not scores:
             raise UserError(f"{self.data}: no subject with a lesion mask is left to judge.")
         out = self.out or self.run_directory / self._name(own)
-        write_text(out, _as_csv([score.row() for score in scores]))
+        write_scores(out, scores)
         _show(scores)
         say(f"{out} has every metric per subject; L-rec and L-F1 are lesion-wise, HD95 is in mm")
         return 0
-
-    def _parts(self, run: "RunDirectory", dataset: "Dataset") -> tuple[dict[str, str], bool]:
-        """Return whom to judge and what each was to the run; and whether the dataset is the run's own."""
-        from steelyard.imaging.segmentation.data import load_labelled
-
-        config = run.config
-        names = [subject.key for subject in dataset.subjects if subject.wmh is not None]
-        split, seen = run.split, {digest: name for name, digest in run.digests.items()}
-        held = [domain for domain in config.domains if any(getattr(s, domain, None) for s in dataset.subjects)]
-        digests = load_labelled(dataset, config.slices, domains=held).digests
-        known = {name: split.part_of(seen.get(digests[name], "")) or "unseen" for name in names}
-        if set(known.values()) == {"unseen"}:
-            if set(names) & set(seen.values()):
-                say("other scans than the run has seen, under the same names: everyone is judged, as unseen")
-            return known, False
-        chosen = {name: part for name, part in known.items() if self.subjects in ("all", part)}
-        if not chosen:
-            raise UserError(f"{run.path}: the run has no subjects to {self.subjects}; --subjects all takes everyone.")
-        return chosen, True
 
     def _name(self, own: bool) -> str:
         if not own:
@@ -110,14 +82,6 @@ def _kept(found: "Iterable[Score]", scores: "list[Score]") -> Iterator[str]:
     for score in found:
         scores.append(score)
         yield f"{score.subject} {score.domain}: DSC {score.slices.dsc:.3f}"
-
-
-def _as_csv(rows: list[dict[str, object]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def _show(scores: "list[Score]") -> None:

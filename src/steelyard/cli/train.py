@@ -1,6 +1,5 @@
 """`steelyard train`: one network for several domains."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -101,7 +100,7 @@ class Train(Command):
 
     def _config(self) -> "TrainingConfig":
         from steelyard.experiments.profiles import profile_named
-        from steelyard.imaging.segmentation.config import TrainingConfig
+        from steelyard.imaging.segmentation.settings import with_settings
 
         given = {name: getattr(self, name) for name in ("method", "model", "width", "epochs")}
         config = replace(
@@ -111,10 +110,7 @@ class Train(Command):
             devices=self.devices,
             **{name: value for name, value in given.items() if value is not None},
         )
-        held = config.as_dict()
-        for setting in self.set:
-            _put(held, setting)
-        return TrainingConfig.from_dict(held)
+        return with_settings(config, self.set)
 
 
 @dataclass(frozen=True)
@@ -160,18 +156,3 @@ def _fabric(accelerator: str, devices: int) -> Any:
             return Fabric(accelerator=accelerator, devices=devices, strategy="ddp_spawn" if devices > 1 else "auto")
     except (ValueError, RuntimeError, ImportError) as error:
         raise UserError(f"accelerator {accelerator}: {error}") from error
-
-
-def _put(held: dict[str, Any], setting: str) -> None:
-    """Put NAME=VALUE into a config's dict; the value is JSON, or text."""
-    name, equals, text = setting.partition("=")
-    *path, last = name.split(".")
-    place: Any = held
-    for step in path:
-        place = place.get(step) if isinstance(place, dict) else None
-    if not equals or not isinstance(place, dict) or (last not in place and path != ["options"]):
-        raise UserError(f"--set takes NAME=VALUE with the name of a setting; got {setting!r}.")
-    try:
-        place[last] = json.loads(text)
-    except ValueError:
-        place[last] = text

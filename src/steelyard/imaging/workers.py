@@ -118,7 +118,7 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     threads = max(1, (os.cpu_count() or 1) // workers)
     context = multiprocessing.get_context("spawn")
     others = set(multiprocessing.active_children())
-    with ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(threads, os.getpid())) as pool:
+    with ProcessPoolExecutor(workers, context, initializer=start_worker, initargs=(threads, os.getpid())) as pool:
         try:
             yield pool
         except BaseException:
@@ -127,7 +127,7 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
             raise
 
 
-def _start_worker(threads: int, parent: int) -> None:
+def start_worker(threads: int, parent: int) -> None:
     """Leave Ctrl-C to the parent, and end when it is gone, however it went (Linux)."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":

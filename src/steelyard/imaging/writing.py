@@ -49,6 +49,10 @@ def write_bytes(path: Path, content: bytes) -> None:
         _discard(unfinished)
 
 
+class InUseError(UserError):
+    """Another run is working on a folder."""
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold a folder for one run; the lock goes with the process, however it ends.
@@ -56,7 +60,7 @@ def locked(folder: Path) -> Iterator[None]:
     Where the system or the file system knows no locks, the run goes on without.
 
     Raises:
-        UserError: Another run holds it.
+        InUseError: Another run holds it.
     """
     if sys.platform == "win32":
         yield
@@ -69,7 +73,7 @@ def locked(folder: Path) -> Iterator[None]:
             if handle >= 0:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise UserError(f"{folder}: another run is working on it.") from error
+            raise InUseError(f"{folder}: another run is working on it.") from error
         except OSError:
             pass
         yield

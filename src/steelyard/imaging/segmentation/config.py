@@ -10,7 +10,7 @@ from steelyard.imaging.segmentation.augmentation import Augmentation
 from steelyard.imaging.segmentation.methods import make_weighting, trained_domains
 from steelyard.imaging.segmentation.sampling import Mixing
 from steelyard.imaging.slices import SliceChoice
-from steelyard.probing.inner_loop import MetaTest
+from steelyard.probing.vote_probe import MetaTest
 
 Schedule = Literal["plateau", "one-cycle"]
 Rule = Literal["sgd", "adamw"]

@@ -9,9 +9,10 @@ import torch
 
 from steelyard.errors import UserError
 from steelyard.imaging.bids import Dataset, read_bids
+from steelyard.imaging.segmentation.domains import assign_domains, contrast_of
 from steelyard.imaging.segmentation.sampling import DomainSlices
 from steelyard.imaging.segmentation.split import Split
-from steelyard.imaging.slices import SliceChoice, SubjectSlices, load_slices
+from steelyard.imaging.slices import SliceChoice, SliceSet, SubjectSlices, load_slices
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,12 @@ class LabelledSlices:
     def part(self, split: Split, part: str, domains: Sequence[str]) -> dict[str, DomainSlices]:
         """Return the slices of one part of a split; a domain that none of its subjects has is left out.
 
+        What the split withholds is left out of training.
+
         Raises:
             UserError: No subject to train on has scans of some domain.
         """
-        chosen = {name: self.domains[name].of(getattr(split, part)) for name in domains}
+        chosen = {name: self.domains[name].of(_learners(split, part, contrast_of(name))) for name in domains}
         empty = [name for name, slices in chosen.items() if not len(slices)]
         if empty and part == "train":
             raise UserError(f"no subject to train on has both a {empty[0]} scan and a lesion mask.")
@@ -68,15 +71,24 @@ def load_labelled(
     Raises:
         UserError: A domain has no data, a file is unusable, or slices differ in size.
     """
-    chosen = load_slices(dataset, choice, cache=cache)
+    belongs = assign_domains(dataset, domains)
+    chosen = [one for one in load_slices(dataset, choice, cache=cache) if one.wmh is not None]
     found = {}
     for name in domains:
+        members = SliceSet(tuple(one for one in chosen if name in belongs[one.key].values()))
         try:
-            images, masks, owners = chosen.stack(name)
+            images, masks, owners = members.stack(contrast_of(name))
         except UserError as error:
-            raise UserError(f"{dataset.root}: {error}") from error
+            named = "" if name == contrast_of(name) else f"{name}: "
+            raise UserError(f"{dataset.root}: {named}{error}") from error
         found[name] = DomainSlices(torch.from_numpy(images), torch.from_numpy(masks), tuple(owners))
-    return LabelledSlices(found, {one.key: _digest(one) for one in chosen if one.wmh is not None})
+    return LabelledSlices(found, {one.key: _digest(one) for one in chosen if belongs[one.key]})
+
+
+def _learners(split: Split, part: str, contrast: str) -> tuple[str, ...]:
+    names: tuple[str, ...] = getattr(split, part)
+    lost = split.withheld.get(contrast, ()) if part == "train" else ()
+    return tuple(name for name in names if name not in lost)
 
 
 def _digest(subject: SubjectSlices) -> str:

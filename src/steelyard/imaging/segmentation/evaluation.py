@@ -13,6 +13,7 @@ from steelyard.errors import UserError
 from steelyard.imaging.bids import Dataset, Subject
 from steelyard.imaging.metrics import VolumeMetrics, VoxelMetrics, volume_metrics, voxel_metrics
 from steelyard.imaging.segmentation.config import TrainingConfig
+from steelyard.imaging.segmentation.domains import assign_domains, contrast_of
 from steelyard.imaging.segmentation.inference import lesion_mask, segment
 from steelyard.imaging.slices import read_volumes
 from steelyard.imaging.volumes import Volume, canonical
@@ -24,7 +25,7 @@ class Score:
 
     Args:
         subject: Whose scan it is.
-        domain: Which contrast.
+        domain: Which domain the scan belongs to.
         part: What the subject was to the run: `train`, `validate`, `test`, or `unseen`.
         slices: Agreement over the slices that the run evaluates.
         volume: Agreement over the whole volume.
@@ -54,30 +55,50 @@ def evaluate(
         parts: The subjects to evaluate, and what each was to the run; those without a lesion mask are left out.
         threshold: A voxel is a lesion if its probability is greater.
     """
+    named = domain_names(dataset, config.domains, parts)
+    for subject in dataset.subjects:
+        if named.get(subject.key):
+            for domain, slices, volume in _agreements(
+                network, subject, config, domains=named[subject.key], threshold=threshold
+            ):
+                yield Score(subject=subject.key, domain=domain, part=parts[subject.key], slices=slices, volume=volume)
+
+
+def domain_names(dataset: Dataset, domains: Sequence[str], parts: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return what to call each scan that is to be judged: by subject, contrast to domain.
+
+    A scan of a subject that the run has not seen may belong to none of its domains, such as one of a new scanner; it is
+    then called by its contrast.
+    """
+    served = tuple(dict.fromkeys(map(contrast_of, domains)))
+    belongs = assign_domains(dataset, domains, table_needed=False)
+    named = {}
     for subject in dataset.subjects:
         if subject.key in parts and subject.wmh is not None:
-            yield from _scores(network, subject, config, part=parts[subject.key], threshold=threshold)
+            own = belongs[subject.key]
+            if parts[subject.key] == "unseen":
+                own = {name: own.get(name, name) for name in served if getattr(subject, name, None) is not None}
+            named[subject.key] = {name: own[name] for name in served if name in own}
+    return named
 
 
-def _scores(
-    network: nn.Module, subject: Subject, config: TrainingConfig, *, part: str, threshold: float
-) -> Iterator[Score]:
+def _agreements(
+    network: nn.Module, subject: Subject, config: TrainingConfig, *, domains: Mapping[str, str], threshold: float
+) -> Iterator[tuple[str, VoxelMetrics, VolumeMetrics]]:
     whole = read_volumes(subject)
-    truth = canonical(whole.wmh) if whole.wmh is not None else None
+    if whole.wmh is None:
+        return
+    truth = canonical(whole.wmh)
     try:
         indices = config.slices.pick(canonical(whole.brain).voxels)
     except UserError as error:
         raise UserError(f"{subject.files[0]}: {error}.") from error
-    for domain in config.domains:
-        if domain not in whole.scans or truth is None:
-            continue
-        found = canonical(segment(network, whole.scans[domain], whole.brain, frame=config.slices.frame))
-        yield Score(
-            subject=subject.key,
-            domain=domain,
-            part=part,
-            slices=voxel_metrics(_within(found, indices), _within(truth, indices), threshold=threshold),
-            volume=volume_metrics(lesion_mask(found.voxels, threshold), truth.voxels, spacing=truth.spacing),
+    for contrast, domain in domains.items():
+        found = canonical(segment(network, whole.scans[contrast], whole.brain, frame=config.slices.frame))
+        yield (
+            domain,
+            voxel_metrics(_within(found, indices), _within(truth, indices), threshold=threshold),
+            volume_metrics(lesion_mask(found.voxels, threshold), truth.voxels, spacing=truth.spacing),
         )
 
 

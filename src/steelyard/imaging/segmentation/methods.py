@@ -93,7 +93,7 @@ def _ours(groups: Sequence[str], prior: float) -> Weighting:
 _MAKERS: dict[str, Callable[[Sequence[str], float], Weighting]] = {
     r"F(\d{1,3})-T(\d{1,3})": _percentages,
     r"fixed((?:-\d*\.?\d+)+)": _numbers,
-    r"equal|[a-z0-9@.]+-only": lambda _groups, _prior: Fixed(),
+    r"equal|.+-only": lambda _groups, _prior: Fixed(),
     r"Simple-([GC])": _simple,
     r"Ours-([GC])-(\d{1,6})": _ours,
 }

@@ -22,12 +22,12 @@ from steelyard.errors import UserError
 from steelyard.imaging.segmentation.config import TrainingConfig
 from steelyard.imaging.segmentation.environment import describe_environment
 from steelyard.imaging.segmentation.networks import build_network, is_code
-from steelyard.imaging.segmentation.split import Split
+from steelyard.imaging.segmentation.split import PARTS, Split
 from steelyard.imaging.segmentation.tables import epoch_row, step_rows
 from steelyard.imaging.segmentation.trainee import Trainee
 from steelyard.imaging.segmentation.training import EpochRecord
 from steelyard.imaging.segmentation.weights import check_size, load_weights
-from steelyard.imaging.writing import LOCK, locked, reason, write_bytes, write_json
+from steelyard.imaging.writing import locked, reason, write_bytes, write_json
 
 CONFIG, SPLIT, ENVIRONMENT = "config.json", "split.json", "environment.json"
 EPOCHS, STEPS, METRICS = "epochs.csv", "steps.csv", "metrics.csv"
@@ -52,8 +52,8 @@ class RunDirectory:
             UserError: It holds something else, another run works on it, or it cannot be written.
         """
         try:
-            names = [one.name for one in self.path.iterdir()] if self.path.is_dir() else []
-            held = [name for name in names if name != LOCK and not name.endswith(".part")]
+            # a lock, or a file that a kill left half written
+            held = [one.name for one in self.path.iterdir() if one.name[0] != "."] if self.path.is_dir() else []
             if held and CONFIG not in held:
                 raise UserError(f"{self.path}: is not empty and holds no run; nothing was written.")
             self.path.mkdir(parents=True, exist_ok=True)
@@ -75,14 +75,24 @@ class RunDirectory:
         Raises:
             UserError: The folder holds a run with other settings or of other data, and which.
         """
-        split_file = {"split": _as_json(split), "digests": dict(digests)}
-        for name, content in ((CONFIG, config.as_dict()), (SPLIT, split_file)):
-            if (self.path / name).exists():
-                _refuse_difference(self.path / name, self._json(name), json.loads(json.dumps(content)))
-            else:
+        self.check(config, split, digests)
+        for unfinished in self.path.glob(".*.part"):
+            unfinished.unlink()
+        for name, content in _identity(config, split, digests).items():
+            if not (self.path / name).exists():
                 write_json(self.path / name, content)
         if not (self.path / ENVIRONMENT).exists():
             write_json(self.path / ENVIRONMENT, describe_environment())
+
+    def check(self, config: TrainingConfig, split: Split, digests: Mapping[str, str]) -> None:
+        """Make sure that a run that is there, if any, is this one.
+
+        Raises:
+            UserError: It has other settings or is of other data, and which.
+        """
+        for name, content in _identity(config, split, digests).items():
+            if (self.path / name).exists():
+                refuse_difference(self.path / name, self._json(name), content)
 
     @property
     def config(self) -> TrainingConfig:
@@ -97,8 +107,9 @@ class RunDirectory:
         """Who trained, validated and tested."""
         held: Any = self._json(SPLIT).get("split")
         try:
-            return Split(**{part: tuple(map(str, names)) for part, names in held.items()})
-        except (AttributeError, TypeError, UserError) as error:
+            withheld = {str(name): tuple(map(str, lost)) for name, lost in held.get("withheld", {}).items()}
+            return Split(withheld=withheld, **{part: tuple(map(str, held[part])) for part in PARTS})
+        except (AttributeError, KeyError, TypeError, UserError) as error:
             raise UserError(f"{self.path / SPLIT}: holds no split.") from error
 
     @property
@@ -209,11 +220,26 @@ def _load_checkpoint(path: Path) -> dict[str, Any]:
     return state
 
 
-def _as_json(split: Split) -> dict[str, list[str]]:
-    return {part: list(getattr(split, part)) for part in ("train", "validate", "test")}
+def split_as_json(split: Split) -> dict[str, Any]:
+    """Return a split as split.json holds it."""
+    held: dict[str, Any] = {part: list(getattr(split, part)) for part in PARTS}
+    if split.withheld:
+        held["withheld"] = {contrast: list(names) for contrast, names in split.withheld.items()}
+    return held
 
 
-def _refuse_difference(path: Path, held: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+def _identity(config: TrainingConfig, split: Split, digests: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return what the files hold that say which run it is."""
+    return {CONFIG: config.as_dict(), SPLIT: {"split": split_as_json(split), "digests": dict(digests)}}
+
+
+def refuse_difference(path: Path, held: Mapping[str, Any], content: Mapping[str, Any]) -> None:
+    """Refuse to go on with a file that says something else.
+
+    Raises:
+        UserError: What the file holds is not the content, and where they differ.
+    """
+    wanted = json.loads(json.dumps(content))
     for name in dict.fromkeys((*held, *wanted)):
         if held.get(name) != wanted.get(name):
             was, now = json.dumps(held.get(name)), json.dumps(wanted.get(name))

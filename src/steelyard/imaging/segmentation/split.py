@@ -1,11 +1,14 @@
 """Which subjects train, which validate and which test."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from steelyard.errors import UserError
+
+PARTS = ("train", "validate", "test")
+"""What a subject may be for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,11 +19,13 @@ class Split:
         train: Those the network learns from.
         validate: Those that settle when to stop and which weights to keep.
         test: Those that nothing is settled by.
+        withheld: By contrast, the training subjects whose scans of it are not learned from.
     """
 
     train: tuple[str, ...]
     validate: tuple[str, ...] = ()
     test: tuple[str, ...] = ()
+    withheld: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         everyone = (*self.train, *self.validate, *self.test)
@@ -29,10 +34,13 @@ class Split:
             raise UserError(f"{twice[0]} is on two sides of the split.")
         if not self.train:
             raise UserError("the split leaves no subject to train on.")
+        strangers = sorted({name for names in self.withheld.values() for name in names} - set(self.train))
+        if strangers:
+            raise UserError(f"scans of {strangers[0]} are withheld, which is no training subject.")
 
     def part_of(self, subject: str) -> str | None:
         """Return `train`, `validate` or `test`, or nothing for a stranger."""
-        return next((part for part, names in asdict(self).items() if subject in names), None)
+        return next((part for part in PARTS if subject in getattr(self, part)), None)
 
 
 def split_subjects(
@@ -70,3 +78,28 @@ def split_subjects(
             "give fewer folds or fewer to validate."
         )
     return Split(train=tuple(sorted(rest[wanted:])), validate=tuple(sorted(rest[:wanted])), test=tuple(sorted(test)))
+
+
+def withhold(split: Split, contrast: str, *, keep: int, owners: Sequence[str], seed: int = 0) -> Split:
+    """Return the split with a contrast's scans of only some training subjects, drawn at random, left to learn from.
+
+    Args:
+        split: Who trains.
+        contrast: Which scans become scarce.
+        keep: How many training subjects' are kept.
+        owners: Subjects who have such a scan.
+        seed: Settles whose.
+
+    >>> whole = Split(train=("a", "b", "c"))
+    >>> len(withhold(whole, "flair", keep=1, owners=("a", "b", "c")).withheld["flair"])
+    2
+    """
+    names = sorted(set(split.train) & set(owners))
+    if not 1 <= keep < len(names):
+        raise UserError(
+            f"{keep} of the training subjects are to keep their {contrast} scan; "
+            f"it must be at least 1 and fewer than the {len(names)} that have one."
+        )
+    order = torch.randperm(len(names), generator=torch.Generator().manual_seed(seed)).tolist()
+    lost = tuple(sorted(names[index] for index in order[keep:]))
+    return replace(split, withheld={**split.withheld, contrast: lost})

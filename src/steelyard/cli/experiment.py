@@ -1,0 +1,187 @@
+"""`steelyard experiment`: a grid of runs."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from steelyard.cli.command import Command, say
+from steelyard.errors import UserError
+
+if TYPE_CHECKING:
+    from steelyard.experiments.crews import Crew, News
+    from steelyard.experiments.designs import GridConfig
+    from steelyard.experiments.forecast import Forecast
+    from steelyard.experiments.units import Unit
+    from steelyard.imaging.segmentation.data import LabelledSlices
+
+
+@dataclass(frozen=True)
+class Experiment(Command):
+    """Train and judge a grid of models × availability × methods × folds × repeats.
+
+    An experiment that was stopped, however it was stopped, goes on where it was if the command is given again, with any
+    number of workers, to the same results. OUT/results.csv has every metric of every run, test subject and domain.
+    """
+
+    name: Annotated[str, tyro.conf.Positional]
+    """The design: paper (for GPUs), desk (two cores, a block a day) or smoke (minutes)."""
+    data: Annotated[Path, tyro.conf.Positional]
+    """The derivatives that `steelyard preprocess` left."""
+    out: Annotated[Path, tyro.conf.Positional]
+    """The folder for the experiment; new, or of one that was stopped."""
+    models: tuple[str, ...] = ()
+    """Only these networks."""
+    methods: tuple[str, ...] = ()
+    """Only these methods, or others than the design's."""
+    availability: tuple[str, ...] = ()
+    """Only these: all, or the number of training subjects whose FLAIR is learned from, such as 8F."""
+    folds: tuple[int, ...] = ()
+    """Only these folds' turns, from 0."""
+    repeats: tuple[int, ...] = ()
+    """Only these repeats, from 0; a repeat is a seed."""
+    domains: tuple[str, ...] = ()
+    """What the networks must serve, such as flair@SITE-A flair@SITE-B t1."""
+    validate: int | None = None
+    """How many subjects validate; the design's if not said."""
+    split_seed: int = 0
+    """Settles who is in which fold."""
+    set: tuple[str, ...] = ()
+    """Any setting of the training as NAME=VALUE, such as epochs=10."""
+    workers: int | None = None
+    """How many runs at a time, each in a process of its own; 1 if not said, or what a Ray cluster has cores for."""
+    threads: int = 1
+    """CPU threads of each run; a part of its config, because bits depend on it."""
+    ray: str | None = None
+    """Run on the Ray cluster at this address; `auto` is this machine's, `local` starts one here."""
+    accelerator: str = "cpu"
+    """cpu, cuda, mps or auto."""
+    dry_run: bool = False
+    """Say what would run and how long it would take, and change nothing."""
+
+    def run(self) -> int:
+        """Plan, run, put together."""
+        from steelyard.experiments.grid import check_design, claim
+        from steelyard.experiments.units import plan, read_slices
+        from steelyard.imaging.workers import stopped_by_sigterm
+
+        grid = self._grid()
+        if self.dry_run:
+            return self._foretell(grid)
+        with claim(self.out), stopped_by_sigterm():
+            slices = read_slices(grid, self.data, self.out)
+            units = plan(grid, slices, data=self.data.resolve(), out=self.out.resolve(), accelerator=self.accelerator)
+            check_design(self.out, grid, slices)
+            say(_announce(units))
+            try:
+                failed = self._work(units, slices)
+            except KeyboardInterrupt:
+                say("stopped; the same command goes on from here.")
+                return 130
+            self._conclude()
+        for news in failed:
+            say(f"failed twice: {news.unit.name}: {news.outcome}")
+        return 2 if failed else 0
+
+    def _conclude(self) -> None:
+        """Write what follows from the finished runs alone: tables, figures and the report have their place here."""
+        from steelyard.experiments.results import RESULTS, write_results
+
+        runs = write_results(self.out)
+        say(f"{self.out / RESULTS} has every metric of {runs} runs, per test subject and domain")
+
+    def _work(self, units: "list[Unit]", slices: "LabelledSlices") -> "list[News]":
+        from steelyard.cli.grid_progress import GridProgress
+        from steelyard.experiments.forecast import Forecast, add_timing
+        from steelyard.experiments.grid import run_units, write_failures
+
+        failed: dict[Path, News] = {}
+        forecast = Forecast(slices)
+        left = [unit for unit in units if not unit.done]
+        write_failures(self.out, failed, units)
+        if not left:
+            return []
+        forecast.learn(self.out, units)
+        crew = self._crew()
+        try:
+            with GridProgress(units, forecast, crew) as progress:
+                for news in run_units(left, crew):
+                    if news is not None:
+                        if isinstance(news.outcome, str):
+                            failed[news.unit.path] = news
+                            write_failures(self.out, failed, units)
+                        else:
+                            add_timing(self.out, news.unit, news.outcome)
+                            forecast.learn(self.out, units)
+                    progress.show(news)
+        finally:
+            crew.close()
+        return list(failed.values())
+
+    def _crew(self) -> "Crew":
+        from steelyard.experiments.crews import LocalCrew, RayCrew
+
+        if self.ray is not None:
+            return RayCrew(self.ray, workers=self.workers, threads=self.threads, accelerator=self.accelerator)
+        return LocalCrew(1 if self.workers is None else self.workers, threads=self.threads)
+
+    def _foretell(self, grid: "GridConfig") -> int:
+        from steelyard.experiments.forecast import Forecast
+        from steelyard.experiments.grid import check_design
+        from steelyard.experiments.units import plan, read_slices
+
+        slices = read_slices(grid, self.data, self.out)
+        units = plan(grid, slices, data=self.data.resolve(), out=self.out.resolve(), accelerator=self.accelerator)
+        check_design(self.out, grid, slices, write=False)
+        say(_announce(units))
+        left = [unit for unit in units if not unit.done]
+        forecast = Forecast(slices)
+        forecast.learn(self.out, units)
+        forecast.measure(left)
+        for line in _schedule(left, forecast):
+            say(line)
+        workers = self.workers or 1
+        seconds = forecast.total(left, workers=workers) or 0.0
+        say(f"about {timedelta(seconds=round(seconds))} with {workers} workers of {self.threads} threads, at most")
+        return 0
+
+    def _grid(self) -> "GridConfig":
+        from steelyard.experiments.designs import design_named, read_availability
+        from steelyard.imaging.segmentation.settings import with_settings
+
+        design = design_named(self.name)
+        domains = self.domains or design.training.domains
+        methods = self.methods or design.methods
+        training = replace(design.training, threads=self.threads, domains=domains, method=methods[0])
+        return replace(
+            design,
+            training=with_settings(training, self.set),
+            models=self.models or design.models,
+            methods=methods,
+            availability=tuple(map(read_availability, self.availability)) or design.availability,
+            turns=self.folds or design.turns,
+            repeats=self.repeats or design.repeats,
+            validate=design.validate if self.validate is None else self.validate,
+            split_seed=self.split_seed,
+        )
+
+
+def _announce(units: "list[Unit]") -> str:
+    if not units:
+        raise UserError("these options leave no run; single-domain methods are run with the U-Net only.")
+    done = sum(unit.done for unit in units)
+    return f"{len(units)} runs in all, {done} done, {len(units) - done} to do"
+
+
+def _schedule(units: "list[Unit]", forecast: "Forecast") -> Iterator[str]:
+    """Yield a line per block and method."""
+    rows = Counter((unit.config.model, unit.availability, unit.config.method) for unit in units)
+    first = {(unit.config.model, unit.availability, unit.config.method): unit for unit in reversed(units)}
+    for row, number in rows.items():
+        each = forecast.seconds(first[row]) or 0.0
+        steps = forecast.steps(first[row]) * first[row].config.epochs
+        yield f"{' '.join(row)}: {number} runs of {steps} steps, about {timedelta(seconds=round(each))} each"

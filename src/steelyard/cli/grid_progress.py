@@ -1,0 +1,88 @@
+"""How a grid shows itself: runs done, the time left, what the current runs' losses are."""
+
+import csv
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+if TYPE_CHECKING:
+    from steelyard.experiments.crews import Crew, News
+    from steelyard.experiments.forecast import Forecast
+    from steelyard.experiments.units import Unit
+
+_EVERY = 60.0  # seconds between lines about the current runs where there is no terminal
+
+
+class GridProgress:
+    """A bar on a terminal, plain lines elsewhere.
+
+    Args:
+        units: The whole grid.
+        forecast: Says how long the rest takes.
+        crew: Knows which runs are under way.
+    """
+
+    def __init__(self, units: "Sequence[Unit]", forecast: "Forecast", crew: "Crew") -> None:
+        self._units, self._forecast, self._crew = units, forecast, crew
+        self._left = {unit.path: unit for unit in units if not unit.done}
+        self._told = monotonic()
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._bar = Progress(*columns, console=console) if console.is_terminal else None
+
+    def __enter__(self) -> "GridProgress":
+        if self._bar is not None:
+            done = len(self._units) - len(self._left)
+            self._task = self._bar.add_task("Runs", total=len(self._units), completed=done)
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def show(self, news: "News | None") -> None:
+        """Show how things stand."""
+        if news is not None:
+            self._left.pop(news.unit.path, None)
+        done = len(self._units) - len(self._left)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, description=f"Runs{self._rest()}; {self._current()}")
+        elif news is not None:
+            outcome = f"failed, {news.outcome}" if isinstance(news.outcome, str) else "done"
+            self._say(f"{news.unit.name}: {outcome} ({done} of {len(self._units)}{self._rest()})")
+        elif monotonic() - self._told > _EVERY:
+            self._say(f"{done} of {len(self._units)}{self._rest()}; {self._current()}")
+
+    def _say(self, line: str) -> None:
+        self._told = monotonic()
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
+    def _rest(self) -> str:
+        seconds = self._forecast.total(list(self._left.values()), workers=self._crew.size)
+        return "" if seconds is None else f", about {timedelta(seconds=round(seconds))} left"
+
+    def _current(self) -> str:
+        return "; ".join(f"{unit.name}: {losses}" for unit in self._crew.busy if (losses := _losses(unit.path)))
+
+
+def _losses(path: Path) -> str:
+    """Return the last losses that a run wrote down."""
+    try:
+        with (path / "epochs.csv").open(encoding="utf-8", newline="") as stream:
+            *_, last = csv.DictReader(stream)
+        shown = {name: float(value) for name, value in last.items() if name.startswith("loss_") and value}
+    except (OSError, ValueError, TypeError, csv.Error):
+        return ""
+    losses = ", ".join(f"{name.removeprefix('loss_')} {loss:.3f}" for name, loss in shown.items())
+    return f"epoch {int(last['epoch']) + 1} {losses}"

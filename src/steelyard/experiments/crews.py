@@ -1,0 +1,245 @@
+"""Who does the runs: processes of this machine, or a Ray cluster."""
+
+import multiprocessing
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from time import monotonic, sleep
+from typing import Any
+
+from steelyard.errors import UserError
+from steelyard.experiments.units import Timing, Unit, do_unit
+from steelyard.imaging.workers import one_line, start_worker
+from steelyard.imaging.writing import InUseError, reason
+
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_GRACE = 30.0  # seconds that a process of an experiment that was killed may take to let go of a run
+_KILLED = "its process was killed, perhaps for want of memory."
+
+
+@dataclass(frozen=True)
+class News:
+    """What became of a run: how long it took, or in one line why it failed."""
+
+    unit: Unit
+    outcome: Timing | str
+
+
+class Crew(ABC):
+    """Does runs side by side."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many runs are done at a time."""
+
+    @property
+    @abstractmethod
+    def busy(self) -> Sequence[Unit]:
+        """The runs that were given and not heard of since."""
+
+    @abstractmethod
+    def give(self, unit: Unit) -> None:
+        """Have one more run done."""
+
+    @abstractmethod
+    def listen(self, seconds: float) -> list[News]:
+        """Wait at most so long for news."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop everything at once."""
+
+
+def attempt(unit: Unit) -> Timing | str:
+    """Do a run; whatever goes wrong becomes one line."""
+    patience = monotonic() + _GRACE
+    while True:
+        try:
+            return do_unit(unit)
+        except InUseError as error:
+            if monotonic() > patience:
+                return one_line(str(error))
+            sleep(0.5)
+        except UserError as error:
+            return one_line(str(error))
+        except OSError as error:
+            return one_line(f"{error.filename or unit.path}: {reason(error)}.")
+        except Exception as error:
+            return one_line(f"unexpected {type(error).__name__}: {str(error)[:300]}")
+
+
+@dataclass
+class _Worker:
+    process: BaseProcess
+    connection: Connection
+    unit: Unit | None = None
+
+
+class LocalCrew(Crew):
+    """One process per worker, each with its own fixed number of threads.
+
+    Args:
+        workers: How many processes.
+        threads: Of each.
+
+    Raises:
+        UserError: They would need more cores than there are.
+    """
+
+    def __init__(self, workers: int, *, threads: int = 1) -> None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        if workers < 1:
+            raise UserError(f"workers must be at least 1; got {workers}.")
+        if workers > 1 and workers * threads > cores:
+            raise UserError(
+                f"{workers} workers of {threads} threads need {workers * threads} cores; there are {cores}."
+            )
+        self._size, self._threads = workers, threads
+        self._workers: list[_Worker] = []
+
+    @property
+    def size(self) -> int:
+        """How many runs are done at a time."""
+        return self._size
+
+    @property
+    def busy(self) -> list[Unit]:
+        """The runs that were given and not heard of since."""
+        return [worker.unit for worker in self._workers if worker.unit is not None]
+
+    def give(self, unit: Unit) -> None:
+        """Have an idle worker do a run, or a new one."""
+        worker = next((worker for worker in self._workers if worker.unit is None), None)
+        if worker is None:
+            worker = _hire(self._threads)
+            self._workers.append(worker)
+        worker.unit = unit
+        try:
+            worker.connection.send(unit)
+        except OSError:  # it died idle; listening will tell
+            return
+
+    def listen(self, seconds: float) -> list[News]:
+        """Wait at most so long for news; a worker that died is replaced when next one is needed."""
+        ready = wait([worker.connection for worker in self._workers if worker.unit is not None], seconds)
+        news = []
+        for worker in [worker for worker in self._workers if worker.unit is not None and worker.connection in ready]:
+            assert worker.unit is not None  # noqa: S101
+            try:
+                outcome = worker.connection.recv()
+            except (EOFError, OSError):
+                outcome = _KILLED
+                worker.process.kill()
+                self._workers.remove(worker)
+            news.append(News(worker.unit, outcome))
+            worker.unit = None
+        return news
+
+    def close(self) -> None:
+        """Kill the workers: a run can be stopped anywhere."""
+        for worker in self._workers:
+            worker.process.kill()
+            worker.process.join()
+
+
+def _hire(threads: int) -> _Worker:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(theirs, os.getpid(), threads), daemon=True)
+    with _threads_of_children(threads):
+        process.start()
+    theirs.close()
+    return _Worker(process, ours)
+
+
+@contextmanager
+def _threads_of_children(threads: int) -> Iterator[None]:
+    """Have processes that are started now take no more cores than they are meant to."""
+    before = {name: os.environ.get(name) for name in _THREADS}
+    os.environ.update(dict.fromkeys(_THREADS, str(threads)))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _serve(connection: Connection, parent: int, threads: int) -> None:
+    """Do runs until nobody asks for any."""
+    start_worker(threads, parent)
+    while True:
+        try:
+            unit = connection.recv()
+        except EOFError:
+            return
+        connection.send(attempt(unit))
+
+
+class RayCrew(Crew):
+    """The nodes of a Ray cluster, which all see the data and the experiment's folder under the same paths.
+
+    Args:
+        address: Of the cluster, `auto` for the one this machine belongs to, or `local` to start one here.
+        workers: At most so many runs at a time; as many as the cluster has cores for if not given.
+        threads: Cores of each run.
+        accelerator: With `cuda`, each run reserves one GPU.
+
+    Raises:
+        UserError: Ray is not installed or the cluster cannot be reached.
+    """
+
+    def __init__(self, address: str, *, workers: int | None = None, threads: int = 1, accelerator: str = "cpu") -> None:
+        try:
+            ray: Any = import_module("ray")
+        except ImportError:
+            raise UserError("--ray needs the package ray: pip install 'steelyard[ray]'.") from None
+        started = {"num_cpus": workers * threads} if address == "local" and workers else {}
+        try:
+            ray.init(address=address, include_dashboard=None, log_to_driver=False, logging_level="error", **started)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise UserError(f"--ray {address}: {one_line(str(error))[:200]}") from error
+        self._ray = ray
+        self._limit, self._threads = workers, threads
+        gpus = 1 if accelerator in ("cuda", "gpu") else 0
+        self._attempt = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=0)(attempt)
+        self._pending: dict[Any, Unit] = {}
+
+    @property
+    def size(self) -> int:
+        """How many runs are done at a time."""
+        there = max(1, int(self._ray.cluster_resources().get("CPU", 1) // self._threads))
+        return there if self._limit is None else min(there, self._limit)
+
+    @property
+    def busy(self) -> list[Unit]:
+        """The runs that were given and not heard of since."""
+        return list(self._pending.values())
+
+    def give(self, unit: Unit) -> None:
+        """Have the cluster do a run."""
+        self._pending[self._attempt.remote(unit)] = unit
+
+    def listen(self, seconds: float) -> list[News]:
+        """Wait at most so long for news."""
+        ready, _ = self._ray.wait(list(self._pending), timeout=seconds)
+        news = []
+        for reference in ready:
+            try:
+                outcome = self._ray.get(reference)
+            except self._ray.exceptions.RayError as error:
+                outcome = f"{_KILLED} {one_line(str(error))[:200]}"
+            news.append(News(self._pending.pop(reference), outcome))
+        return news
+
+    def close(self) -> None:
+        """Leave the cluster, which then stops what it was given."""
+        self._ray.shutdown()

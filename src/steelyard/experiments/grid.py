@@ -1,0 +1,112 @@
+"""Runs a grid: every run once, whatever is killed on the way."""
+
+import csv
+import io
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from steelyard.errors import UserError
+from steelyard.experiments.crews import Crew, News
+from steelyard.experiments.designs import GridConfig
+from steelyard.experiments.units import CACHE, Unit, split_for
+from steelyard.imaging.segmentation.data import LabelledSlices
+from steelyard.imaging.segmentation.run import read_json, refuse_difference, split_as_json
+from steelyard.imaging.writing import locked, reason, write_json, write_text
+
+DESIGN, FAILURES = "experiment.json", "failures.csv"
+TRIES = 2
+"""How often a run may fail."""
+
+_TICK = 0.5  # seconds between looks at the runs
+
+
+@contextmanager
+def claim(out: Path) -> Iterator[None]:
+    """Hold the experiment's folder.
+
+    Raises:
+        UserError: It holds something else, another process works on it, or it cannot be written.
+    """
+    try:
+        held = {path.name for path in out.iterdir() if path.name[0] != "."} - {CACHE} if out.exists() else set()
+        if held and DESIGN not in held:
+            raise UserError(f"{out}: is not empty and holds no experiment; nothing was written.")
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{out}: {reason(error)}.") from error
+    with locked(out):
+        yield
+
+
+def check_design(out: Path, grid: GridConfig, slices: LabelledSlices, *, write: bool = True) -> None:
+    """Write down settings and splits, or make sure that they are the ones that the experiment began with.
+
+    What may be narrowed or widened from call to call is left out: models, methods, availability, turns, repeats.
+
+    Raises:
+        UserError: The folder holds another experiment, and where it differs.
+    """
+    path = out / DESIGN
+    content = _design(grid, slices)
+    if path.exists():
+        refuse_difference(path, read_json(path), content)
+    elif write:
+        write_json(path, content)
+
+
+def _design(grid: GridConfig, slices: LabelledSlices) -> dict[str, Any]:
+    training = grid.training.as_dict()
+    common = {name: value for name, value in training.items() if name not in ("model", "method", "seed")}
+    settings = {name: getattr(grid, name) for name in ("folds", "validate", "split_seed", "scarce")}
+    splits = [split_as_json(split_for(grid, slices, fold=fold)) for fold in range(grid.folds)]
+    return common | settings | {"splits": splits}
+
+
+def run_units(units: Sequence[Unit], crew: Crew) -> Iterator[News | None]:
+    """Have a crew do the runs that are not done, and yield news as it comes, and nothing now and then.
+
+    A run that fails is put at the end of the queue and tried once more; only its last failure is news.
+    """
+    waiting = deque(unit for unit in units if not unit.done)
+    failures: Counter[Path] = Counter()
+    while waiting or crew.busy:
+        while waiting and len(crew.busy) < crew.size:
+            crew.give(waiting.popleft())
+        heard = crew.listen(_TICK)
+        for news in heard:
+            if isinstance(news.outcome, str):
+                failures[news.unit.path] += 1
+                if failures[news.unit.path] < TRIES:
+                    waiting.append(news.unit)
+                    continue
+            yield news
+        if not heard:
+            yield None
+
+
+def write_failures(out: Path, failed: Mapping[Path, News], units: Sequence[Unit]) -> None:
+    """Write failures.csv, in the order of the grid; no file if nothing failed.
+
+    Args:
+        out: The experiment's folder.
+        failed: The failures, by run directory.
+        units: The grid.
+    """
+    path = out / FAILURES
+    rows = [unit.identity | {"message": failed[unit.path].outcome} for unit in units if unit.path in failed]
+    if rows:
+        write_text(path, as_csv(rows))
+    else:
+        path.unlink(missing_ok=True)
+
+
+def as_csv(rows: Sequence[Mapping[str, object]]) -> str:
+    """Return rows of one kind as a table."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

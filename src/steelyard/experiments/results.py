@@ -1,0 +1,67 @@
+"""One table of everything that an experiment has found."""
+
+import csv
+import re
+from pathlib import Path
+
+from steelyard.errors import UserError
+from steelyard.experiments.grid import as_csv
+from steelyard.experiments.units import RUNS
+from steelyard.imaging.segmentation.methods import PAPER
+from steelyard.imaging.segmentation.networks import NAMES
+from steelyard.imaging.segmentation.run import METRICS, RunDirectory
+from steelyard.imaging.writing import write_text
+
+RESULTS = "results.csv"
+_KEYS = ("model", "availability", "method", "fold", "repeat")
+
+
+def write_results(out: Path) -> int:
+    """Write a row per run, test subject and domain of all finished runs; return how many runs there are.
+
+    The order is that of the design (the paper's networks and methods first), never that of the work.
+
+    Raises:
+        UserError: A run's files are damaged.
+    """
+    found = [_identity(path.parent) for path in out.glob(f"{RUNS}/*/*/fold-*_repeat-*/{METRICS}")]
+    runs = sorted(((run, path) for run, path in found), key=lambda pair: _order(pair[0]))
+    rows = [run | row for run, path in runs for row in _rows(path / METRICS)]
+    if rows:
+        write_text(out / RESULTS, as_csv(rows))
+    return len(runs)
+
+
+def _identity(path: Path) -> tuple[dict[str, str], Path]:
+    config = RunDirectory(path).config
+    fold = re.fullmatch(r"fold-(\d+)_repeat-\d+", path.name)
+    if fold is None:
+        raise UserError(f"{path}: is no run of an experiment.")
+    availability = path.parent.parent.name.rpartition("-")[2]
+    values = (config.model, availability, config.method, fold[1], str(config.seed))
+    return dict(zip(_KEYS, values, strict=True)), path
+
+
+def _order(run: dict[str, str]) -> tuple[object, ...]:
+    number = run["availability"].rstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    scarcity = -int(number) if number.isdigit() else float("-inf")
+    return (
+        _rank(run["model"], tuple(NAMES)),
+        scarcity,
+        _rank(run["method"], PAPER),
+        int(run["fold"]),
+        int(run["repeat"]),
+    )
+
+
+def _rank(name: str, known: tuple[str, ...]) -> tuple[int, str]:
+    return (known.index(name) if name in known else len(known), name)
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    try:
+        with path.open(encoding="utf-8", newline="") as stream:
+            rows = list(csv.DictReader(stream))
+        return [{key: row[key] for key in row if key != "part"} for row in rows if row["part"] == "test"]
+    except (OSError, ValueError, KeyError, csv.Error) as error:
+        raise UserError(f"{path}: is damaged; remove it to have the run judged again.") from error

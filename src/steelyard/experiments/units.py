@@ -1,0 +1,180 @@
+"""The runs of a grid, each an independent piece of work that may be done anywhere, any number of times."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from time import monotonic
+
+import torch
+from lightning.fabric import Fabric
+
+from steelyard.errors import UserError
+from steelyard.experiments.designs import GridConfig
+from steelyard.imaging.bids import Dataset
+from steelyard.imaging.segmentation.config import TrainingConfig
+from steelyard.imaging.segmentation.data import LabelledSlices, load_labelled, read_prepared
+from steelyard.imaging.segmentation.domains import contrast_of
+from steelyard.imaging.segmentation.judging import judge_test_subjects
+from steelyard.imaging.segmentation.launch import Assignment, train
+from steelyard.imaging.segmentation.run import METRICS, RunDirectory
+from steelyard.imaging.segmentation.split import Split, split_subjects, withhold
+from steelyard.imaging.slices import SliceChoice
+
+RUNS, CACHE = "runs", "slices"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """One run: train, then judge the test subjects.
+
+    Args:
+        config: What is trained.
+        split: On whom.
+        availability: Its name, such as `8F` or `all`.
+        fold: Whose turn it is to test.
+        data: The preprocessed dataset.
+        out: The folder of the experiment.
+        accelerator: What it is trained on.
+    """
+
+    config: TrainingConfig
+    split: Split
+    availability: str
+    fold: int
+    data: Path
+    out: Path
+    accelerator: str = "cpu"
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """What the tables call the run."""
+        return {
+            "model": self.config.model,
+            "availability": self.availability,
+            "method": self.config.method,
+            "fold": self.fold,
+            "repeat": self.config.seed,
+        }
+
+    @property
+    def path(self) -> Path:
+        """The run directory."""
+        block = f"{_as_name(self.config.model)}-{self.availability}"
+        return self.out / RUNS / block / _as_name(self.config.method) / f"fold-{self.fold}_repeat-{self.config.seed}"
+
+    @property
+    def name(self) -> str:
+        """The run in a few words."""
+        return (
+            f"{self.config.model} {self.availability} {self.config.method} fold {self.fold} repeat {self.config.seed}"
+        )
+
+    @property
+    def done(self) -> bool:
+        """Whether it is trained and judged."""
+        return RunDirectory(self.path).finished and (self.path / METRICS).exists()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """How long a run took in the process that finished it.
+
+    Args:
+        steps: Those that this process took; an earlier one may have taken others.
+        training: Seconds for them, validation included.
+        evaluation: Seconds for judging.
+    """
+
+    steps: int
+    training: float
+    evaluation: float
+
+
+def read_slices(grid: GridConfig, data: Path, out: Path) -> LabelledSlices:
+    """Return the slices that a grid learns from; an experiment's folder that is there keeps them for the workers."""
+    cache = out / CACHE if out.is_dir() else None
+    return load_labelled(read_prepared(data), grid.training.slices, domains=grid.training.domains, cache=cache)
+
+
+def plan(grid: GridConfig, slices: LabelledSlices, *, data: Path, out: Path, accelerator: str = "cpu") -> list[Unit]:
+    """Return every run of a grid.
+
+    Raises:
+        UserError: The data do not allow the design, or a run directory holds another run.
+    """
+    splits: dict[tuple[int, int | None], Split] = {}
+    units = []
+    for cell in grid.cells():
+        place = (cell.fold, cell.availability)
+        if place not in splits:
+            splits[place] = split_for(grid, slices, fold=cell.fold, available=cell.availability)
+        units.append(
+            Unit(
+                config=replace(grid.training, model=cell.model, method=cell.method, seed=cell.repeat),
+                split=splits[place],
+                availability=grid.name_of(cell.availability),
+                fold=cell.fold,
+                data=data,
+                out=out,
+                accelerator=accelerator,
+            )
+        )
+    for unit in units:
+        RunDirectory(unit.path).check(unit.config, unit.split, slices.digests)
+    return units
+
+
+def do_unit(unit: Unit) -> Timing:
+    """Do a run, or what is left of it; a run that is done is left alone.
+
+    Raises:
+        UserError: The run cannot be trained or judged.
+    """
+    torch.set_num_threads(unit.config.threads)
+    config = unit.config
+    slices = _slices(unit.data, config.slices, config.domains, unit.out / CACHE)
+    fabric = Fabric(accelerator=unit.accelerator, devices=1)
+    started = monotonic()
+    assignment = Assignment(config=config, split=unit.split, slices=slices, out=unit.path)
+    steps = sum(len(epoch.steps) for epoch in train(assignment, fabric))
+    trained = monotonic()
+    if not (unit.path / METRICS).exists():
+        judge_test_subjects(RunDirectory(unit.path), _dataset(unit.data), model=config.model)
+    return Timing(steps=steps, training=trained - started, evaluation=monotonic() - trained)
+
+
+def split_for(grid: GridConfig, slices: LabelledSlices, *, fold: int, available: int | None = None) -> Split:
+    """Return who trains, validates and tests, and whose scarce scans are withheld.
+
+    Raises:
+        UserError: There are too few subjects.
+    """
+    split = split_subjects(slices.subjects, folds=grid.folds, fold=fold, validate=grid.validate, seed=grid.split_seed)
+    if available is None:
+        return split
+    scarce = [domain for name, domain in slices.domains.items() if contrast_of(name) == grid.scarce]
+    owners = {owner for domain in scarce for owner in domain.owners}
+    try:
+        return withhold(split, grid.scarce, keep=available, owners=sorted(owners), seed=grid.split_seed)
+    except UserError as error:
+        raise UserError(f"availability {grid.name_of(available)}, fold {fold}: {error}") from error
+
+
+@lru_cache(maxsize=1)
+def _dataset(data: Path) -> Dataset:
+    return read_prepared(data)
+
+
+@lru_cache(maxsize=1)
+def _slices(data: Path, choice: SliceChoice, domains: tuple[str, ...], cache: Path) -> LabelledSlices:
+    """Read the slices once a process, whatever the number of runs."""
+    return load_labelled(_dataset(data), choice, domains=domains, cache=cache)
+
+
+def _as_name(text: str) -> str:
+    """Return a text as a name that every file system takes.
+
+    >>> _as_name("monai:BasicUNet")
+    'monai_BasicUNet'
+    """
+    return "".join(letter if letter.isalnum() or letter in "-.@" else "_" for letter in text)

@@ -1,0 +1,74 @@
+"""From a trained run and a dataset to a table of scores."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from steelyard.errors import UserError
+from steelyard.imaging.bids import Dataset
+from steelyard.imaging.segmentation.config import TrainingConfig
+from steelyard.imaging.segmentation.data import load_labelled
+from steelyard.imaging.segmentation.domains import contrast_of
+from steelyard.imaging.segmentation.evaluation import Score, domain_names, evaluate
+from steelyard.imaging.segmentation.run import METRICS, RunDirectory
+from steelyard.imaging.writing import write_text
+
+
+def whom_to_judge(run: RunDirectory, dataset: Dataset, *, part: str = "test") -> tuple[dict[str, str], bool]:
+    """Return whom to judge and what each was to the run; and whether the dataset is the run's own.
+
+    Args:
+        run: Trained.
+        dataset: The one it was trained on, of which one part is judged, or another, of which everyone is.
+        part: `train`, `validate`, `test` or `all`.
+
+    Raises:
+        UserError: The run has no such subjects.
+    """
+    split, seen = run.split, {digest: name for name, digest in run.digests.items()}
+    names = [subject.key for subject in dataset.subjects if subject.wmh is not None]
+    digests = _digests(run.config, dataset)
+    known = {name: split.part_of(seen.get(digests.get(name, ""), "")) or "unseen" for name in names}
+    if set(known.values()) == {"unseen"}:
+        return known, False
+    chosen = {name: role for name, role in known.items() if part in ("all", role)}
+    if not chosen:
+        raise UserError(f"{run.path}: the run has no subjects to {part}; --subjects all takes everyone.")
+    return chosen, True
+
+
+def _digests(config: TrainingConfig, dataset: Dataset) -> dict[str, str]:
+    """Return the digests of everyone with a scan that the run could serve, whatever scanner it is of."""
+    served = dict.fromkeys(map(contrast_of, config.domains))
+    there = [name for name in served if any(getattr(s, name, None) and s.wmh for s in dataset.subjects)]
+    return load_labelled(dataset, config.slices, domains=there).digests
+
+
+def count_scans(config: TrainingConfig, dataset: Dataset, parts: Mapping[str, str]) -> int:
+    """Return how many scans there are to judge."""
+    named = domain_names(dataset, config.domains, parts)
+    return sum(len(named[subject.key]) for subject in dataset.subjects if subject.key in named)
+
+
+def write_scores(path: Path, scores: Sequence[Score]) -> None:
+    """Write scores as a table, a row each."""
+    rows = [score.row() for score in scores]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def judge_test_subjects(run: RunDirectory, dataset: Dataset, *, model: str | None = None) -> None:
+    """Write metrics.csv of a run's own dataset, without asking again whether it is the run's own.
+
+    Raises:
+        UserError: No test subject is left to judge.
+    """
+    parts = dict.fromkeys(run.split.test, "test")
+    scores = list(evaluate(run.network(model=model), dataset, config=run.config, parts=parts))
+    if not scores:
+        raise UserError(f"{dataset.root}: no test subject has a scan and a lesion mask.")
+    write_scores(run.path / METRICS, scores)

@@ -1,0 +1,42 @@
+"""Settings as a user writes them: NAME=VALUE."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from steelyard.errors import UserError
+from steelyard.imaging.segmentation.config import TrainingConfig
+
+
+def with_settings(config: TrainingConfig, settings: Sequence[str]) -> TrainingConfig:
+    """Return a config with some settings changed.
+
+    Args:
+        config: Where to start from.
+        settings: Each as NAME=VALUE, such as `learning_rate=0.001` or `slices.frame.pixel_mm=1.2`.
+
+    Raises:
+        UserError: There is no such setting, or the value is impossible.
+
+    >>> with_settings(TrainingConfig(), ["epochs=3"]).epochs
+    3
+    """
+    held = config.as_dict()
+    for setting in settings:
+        _put(held, setting)
+    return TrainingConfig.from_dict(held)
+
+
+def _put(held: dict[str, Any], setting: str) -> None:
+    """Put NAME=VALUE into a config's dict; the value is JSON, or text."""
+    name, equals, text = setting.partition("=")
+    *path, last = name.split(".")
+    place: Any = held
+    for step in path:
+        place = place.get(step) if isinstance(place, dict) else None
+    if not equals or not isinstance(place, dict) or (last not in place and path != ["options"]):
+        raise UserError(f"--set takes NAME=VALUE with the name of a setting; got {setting!r}.")
+    try:
+        place[last] = json.loads(text)
+    except ValueError:
+        place[last] = text

@@ -1,0 +1,189 @@
+import csv
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import heads
+from steelyard.cli import main
+
+NARROW = ("--methods", "F50-T50", "Ours-C-25", "--availability", "2F", "--folds", "0", "1")
+
+
+@pytest.fixture(scope="module")
+def cohort(tmp_path_factory):
+    root = tmp_path_factory.mktemp("cohort")
+    for number in range(6):
+        heads.write_subject(root, f"{number}", seed=number)
+    return root
+
+
+def experiment(cohort, out, *more):
+    return ["experiment", "smoke", str(cohort), str(out), *NARROW, *more]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(cohort, tmp_path_factory):
+    """Four runs that one worker did in peace."""
+    out = tmp_path_factory.mktemp("undisturbed") / "out"
+    assert main(experiment(cohort, out)) == 0
+    return out
+
+
+def rows(path):
+    with path.open() as stream:
+        return list(csv.DictReader(stream))
+
+
+def stamps(out):
+    return {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*") if path.is_file()}
+
+
+def children(process):
+    """The workers of a running experiment; the tracker of shared resources is none."""
+    try:
+        found = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+        return [int(child) for child in found if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    except OSError:
+        return []
+
+
+def test_the_table_has_a_row_per_run_subject_and_domain(undisturbed):
+    held = rows(undisturbed / "results.csv")
+    assert len(held) == 4 * 2 * 2
+    assert list(held[0])[:8] == ["model", "availability", "method", "fold", "repeat", "subject", "domain", "dsc"]
+    runs = [(row["availability"], row["method"], row["fold"]) for row in held[::4]]
+    assert runs == [("2F", method, fold) for method in ("F50-T50", "Ours-C-25") for fold in ("0", "1")]
+    timed = rows(undisturbed / "timings.csv")
+    assert len(timed) == 4
+    assert all(float(row["seconds_per_step"]) > 0 for row in timed)
+    assert len(json.loads((undisturbed / "experiment.json").read_text())["splits"]) == 3
+
+
+def test_methods_are_paired(undisturbed):
+    runs = undisturbed / "runs" / "unet-2F"
+    for fold in ("fold-0_repeat-0", "fold-1_repeat-0"):
+        fixed, learned = (runs / method / fold for method in ("F50-T50", "Ours-C-25"))
+        assert (fixed / "split.json").read_bytes() == (learned / "split.json").read_bytes()
+        first = [rows(run / "steps.csv")[0] for run in (fixed, learned)]
+        assert first[0]["loss_flair"] == first[1]["loss_flair"]
+        assert first[0]["loss_t1"] == first[1]["loss_t1"]
+        split = json.loads((fixed / "split.json").read_text())["split"]
+        assert len(split["train"]) - len(split["withheld"]["flair"]) == 2
+
+
+def test_killed_again_and_again_it_comes_to_the_same_bytes(cohort, undisturbed, tmp_path):
+    out = tmp_path / "killed"
+    command = [sys.executable, "-m", "steelyard", *experiment(cohort, out, "--workers", "2")]
+    chance = random.Random(0)
+    for kill in range(3):
+        before = stamps(out)
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+            while process.poll() is None and stamps(out) == before:
+                time.sleep(0.005)
+            time.sleep(chance.random() * 0.5)
+            victims = children(process.pid) if kill == 1 else []
+            for worker in victims[:1]:
+                os.kill(worker, signal.SIGKILL)
+                time.sleep(0.3)
+            process.kill()
+        assert not (out / "results.csv").exists()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    for name in ("results.csv", "experiment.json"):
+        assert (out / name).read_bytes() == (undisturbed / name).read_bytes()
+    assert not (out / "failures.csv").exists()
+
+
+def test_a_worker_that_is_killed_is_replaced_and_its_run_done(cohort, undisturbed, tmp_path):
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "steelyard", *experiment(cohort, out)]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and not list((out / "runs").rglob("epochs.csv")):
+            time.sleep(0.005)
+        (worker,) = children(process.pid)
+        os.kill(worker, signal.SIGKILL)
+        assert process.wait(timeout=300) == 0
+    assert (out / "results.csv").read_bytes() == (undisturbed / "results.csv").read_bytes()
+
+
+def test_what_is_done_is_not_done_again(cohort, undisturbed, capsys):
+    before = stamps(undisturbed)
+    assert main(experiment(cohort, undisturbed)) == 0
+    assert "4 runs in all, 4 done, 0 to do" in capsys.readouterr().err
+    assert stamps(undisturbed) == before
+
+
+def test_a_failing_run_is_reported_and_the_rest_goes_on(cohort, undisturbed, tmp_path, capsys):
+    out = tmp_path / "out"
+    shutil.copytree(undisturbed, out)
+    bad = out / "runs" / "unet-2F" / "F50-T50" / "fold-0_repeat-0"
+    shutil.rmtree(bad)
+    bad.mkdir()
+    (bad / "diary.txt").write_text("not a run")
+    unjudged = out / "runs" / "unet-2F" / "Ours-C-25" / "fold-1_repeat-0"
+    (unjudged / "metrics.csv").unlink()
+    trained = (unjudged / "last.safetensors").stat().st_mtime_ns
+    assert main(experiment(cohort, out)) == 2
+    error = capsys.readouterr().err
+    assert "failed twice: unet 2F F50-T50 fold 0 repeat 0" in error
+    (row,) = rows(out / "failures.csv")
+    assert "is not empty and holds no run" in row["message"]
+    assert (unjudged / "last.safetensors").stat().st_mtime_ns == trained
+    whole = (undisturbed / "results.csv").read_text().splitlines()
+    assert (out / "results.csv").read_text().splitlines() == [whole[0], *whole[5:]]
+
+
+def test_a_dry_run_tells_and_changes_nothing(cohort, undisturbed, tmp_path, capsys):
+    assert main(experiment(cohort, tmp_path / "new", "--dry-run", "--workers", "2")) == 0
+    told = capsys.readouterr().err
+    assert "4 runs in all, 0 done, 4 to do" in told
+    assert "unet 2F Ours-C-25: 2 runs of 4 steps, about" in told
+    assert "with 2 workers of 1 threads" in told
+    assert not (tmp_path / "new").exists()
+    before = stamps(undisturbed)
+    assert main(experiment(cohort, undisturbed, "--dry-run")) == 0
+    assert "about 0:00:00 with 1 workers" in capsys.readouterr().err
+    assert stamps(undisturbed) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--set", "epochs=3"), "has epochs 2, not 3; give another folder"),
+        (("--workers", "0"), "workers must be at least 1; got 0"),
+        (("--workers", "999"), "999 workers × 1 threads need 999 cores"),
+        (("--availability", "5F"), "availability 5F, fold 0: 5 of the training subjects"),
+        (("--methods", "flair-only", "--models", "lightweight"), "these options leave no run"),
+        (("--domains", "flair@A", "t1"), "participants.tsv: there is no such file"),
+    ],
+)
+def test_bad_arguments_get_one_line(cohort, undisturbed, tmp_path, capsys, arguments, message):
+    out = tmp_path / "out"
+    if arguments[0] == "--set":
+        shutil.copytree(undisturbed, out)
+    assert main(experiment(cohort, out, *arguments)) == 2
+    assert message in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_somebody_elses_folder_is_left_alone(cohort, tmp_path, capsys):
+    (tmp_path / "thesis.tex").touch()
+    assert main(experiment(cohort, tmp_path)) == 2
+    assert "is not empty and holds no experiment" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.slow
+def test_a_ray_cluster_comes_to_the_same_bytes(cohort, undisturbed, tmp_path):
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "steelyard", *experiment(cohort, out, "--ray", "local", "--workers", "2")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert (out / "results.csv").read_bytes() == (undisturbed / "results.csv").read_bytes()

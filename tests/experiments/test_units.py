@@ -1,0 +1,125 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from steelyard.errors import UserError
+from steelyard.experiments.crews import News
+from steelyard.experiments.designs import paper, smoke
+from steelyard.experiments.forecast import Forecast, add_timing, kind_of, read_timings
+from steelyard.experiments.grid import run_units, write_failures
+from steelyard.experiments.units import Timing, plan
+from steelyard.imaging.segmentation.data import LabelledSlices
+from steelyard.imaging.segmentation.sampling import DomainSlices
+
+TIMING = Timing(steps=4, training=2.0, evaluation=1.0)
+
+
+def invented(subjects, *, domains=("flair", "t1"), each=3):
+    """Slices of nothing, of as many subjects as wanted."""
+    names = [f"sub-{number:02d}" for number in range(subjects)]
+    owners = tuple(name for name in names for _ in range(each))
+    images = torch.zeros(len(owners), 1, 16, 16)
+    held = {name: DomainSlices(images, images, owners) for name in domains}
+    return LabelledSlices(held, dict.fromkeys(names, "digest"))
+
+
+def planned(grid, subjects=20):
+    slices = invented(subjects)
+    return plan(grid, slices, data=Path("data"), out=Path("out")), slices
+
+
+def test_methods_of_one_fold_and_repeat_share_split_and_seed():
+    units, _ = planned(paper())
+    for fold in range(5):
+        for availability in ("all", "8F"):
+            held = [u for u in units if u.fold == fold and u.availability == availability]
+            assert len({str(u.split) for u in held}) == 1
+            assert {u.config.seed for u in held} == set(range(5))
+    assert len({u.path for u in units}) == len(units) == 950
+
+
+def test_nobody_is_on_two_sides_and_everybody_is_tested_once():
+    units, slices = planned(paper())
+    splits = {u.fold: u.split for u in units}
+    assert sorted(name for split in splits.values() for name in split.test) == sorted(slices.subjects)
+    for split in splits.values():
+        sides = [set(split.train), set(split.validate), set(split.test)]
+        assert [len(side) for side in sides] == [12, 4, 4]
+        assert len(set.union(*sides)) == 20
+
+
+def test_8f_trains_on_the_flair_of_eight_and_the_t1_of_all():
+    units, slices = planned(paper())
+    chosen = set()
+    for unit in (u for u in units if u.availability == "8F"):
+        pool = slices.part(unit.split, "train", ("flair", "t1"))
+        flair = frozenset(pool["flair"].owners)
+        assert len(flair) == 8
+        assert flair < set(pool["t1"].owners) == set(unit.split.train)
+        judged = slices.part(unit.split, "validate", ("flair", "t1"))
+        assert set(judged["flair"].owners) == set(unit.split.validate)
+        chosen.add((unit.fold, flair))
+    assert len(chosen) == 5
+    full = next(u for u in units if u.availability == "all")
+    assert set(slices.part(full.split, "train", ("flair",))["flair"].owners) == set(full.split.train)
+
+
+def test_scarcity_that_the_data_do_not_have_is_refused():
+    with pytest.raises(UserError, match=r"availability 8F, fold 0: 8 of the training subjects .* fewer than the 5"):
+        planned(paper(), subjects=9)
+
+
+class Rehearsed:
+    """A crew whose runs fail as often as told."""
+
+    size = 2
+
+    def __init__(self, failures):
+        self.failures, self.busy, self.given = failures, [], []
+
+    def give(self, unit):
+        self.busy.append(unit)
+        self.given.append(unit)
+
+    def listen(self, seconds):
+        unit = self.busy.pop(0)
+        left = self.failures.get(unit.path, 0)
+        self.failures[unit.path] = left - 1
+        return [News(unit, "no luck" if left > 0 else TIMING)]
+
+
+def test_a_run_that_fails_is_tried_once_more_and_the_rest_goes_on(tmp_path):
+    units, _ = planned(replace(smoke(), availability=(None,)), subjects=6)
+    once, twice = units[0], units[3]
+    crew = Rehearsed({once.path: 1, twice.path: 2})
+    heard = {news.unit.path: news for news in run_units(units, crew) if news is not None}
+    assert heard[once.path].outcome == TIMING
+    assert heard[twice.path].outcome == "no luck"
+    assert len(heard) == len(units) == len(crew.given) - 2
+    failed = {path: news for path, news in heard.items() if news.outcome == "no luck"}
+    write_failures(tmp_path, failed, units)
+    assert (tmp_path / "failures.csv").read_text().splitlines() == [
+        "model,availability,method,fold,repeat,message",
+        "unet,all,flair-only,0,0,no luck",
+    ]
+    write_failures(tmp_path, {}, units)
+    assert not (tmp_path / "failures.csv").exists()
+
+
+def test_the_forecast_follows_from_finished_runs(tmp_path):
+    units, slices = planned(replace(smoke(), availability=(None,)), subjects=6)
+    forecast = Forecast(slices)
+    assert forecast.total(units, workers=1) is None
+    for unit in units[:4]:
+        add_timing(tmp_path, unit, TIMING)
+    add_timing(tmp_path, units[0], Timing(steps=4, training=6.0, evaluation=1.0))
+    add_timing(tmp_path, units[1], Timing(steps=0, training=0.0, evaluation=9.0))
+    assert len(read_timings(tmp_path)) == 4
+    forecast.learn(tmp_path, units)
+    assert forecast.step[kind_of(units[0])] == 1.5
+    # three training subjects have nine slices a domain: two steps of 4 + 4 an epoch, two epochs
+    assert forecast.seconds(units[0]) == pytest.approx(2 * 2 * 1.5 + 1.0)
+    alone, shared = (forecast.total(units, workers=workers) for workers in (1, 2))
+    assert shared == pytest.approx(alone / 2)
