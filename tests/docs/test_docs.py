@@ -5,12 +5,14 @@ import re
 import shlex
 import types
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import tyro
 
 import steelyard
 from steelyard.cli import COMMANDS
+from steelyard.report.runs import read_run
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -111,3 +113,15 @@ def test_a_public_name_without_documentation_fails_the_build(build, monkeypatch,
     monkeypatch.setattr(build, "undocumented", lambda _: ["steelyard.Nameless"])
     assert build.main(tmp_path) == 1
     assert "steelyard.Nameless is public and has no docstring" in capsys.readouterr().err
+
+
+def test_the_real_nine_are_stated_as_measured():
+    page, readme = (path.read_text() for path in (ROOT / "docs" / "real_nine.md", ROOT / "README.md"))
+    results = ROOT / "docs" / "results" / "real_nine"
+    means = {}
+    for method in ("F50-T50", "flair-only", "t1-only"):
+        runs = [read_run(results / f"fold-{fold}" / method) for fold in range(3)]
+        means[method] = [f"{fmean([dsc for run in runs for dsc in run.scores(d)]):.3f}" for d in ("flair", "t1")]
+        assert f"| {method} | {' | '.join(means[method])} |" in page
+    assert f"{means['F50-T50'][0]} on FLAIR and {means['F50-T50'][1]} on T1" in " ".join(readme.split())
+    assert f"reach {means['flair-only'][0]} and {means['t1-only'][1]}" in " ".join(readme.split())
