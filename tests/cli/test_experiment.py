@@ -88,13 +88,13 @@ def test_killed_again_and_again_it_comes_to_the_same_bytes(cohort, undisturbed, 
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
             while process.poll() is None and stamps(out) == before:
                 time.sleep(0.005)
-            time.sleep(chance.random() * 0.5)
+            time.sleep(chance.random() * 0.3)
             victims = children(process.pid) if kill == 1 else []
             for worker in victims[:1]:
                 os.kill(worker, signal.SIGKILL)
                 time.sleep(0.3)
             process.kill()
-        assert not (out / "results.csv").exists()
+        assert process.returncode == -signal.SIGKILL
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     for name in ("results.csv", "experiment.json"):
@@ -159,7 +159,7 @@ def test_a_dry_run_tells_and_changes_nothing(cohort, undisturbed, tmp_path, caps
     [
         (("--set", "epochs=3"), "has epochs 2, not 3; give another folder"),
         (("--workers", "0"), "workers must be at least 1; got 0"),
-        (("--workers", "999"), "999 workers × 1 threads need 999 cores"),
+        (("--workers", "999"), "999 workers of 1 threads need 999 cores"),
         (("--availability", "5F"), "availability 5F, fold 0: 5 of the training subjects"),
         (("--methods", "flair-only", "--models", "lightweight"), "these options leave no run"),
         (("--domains", "flair@A", "t1"), "participants.tsv: there is no such file"),

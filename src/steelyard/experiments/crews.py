@@ -126,7 +126,7 @@ class LocalCrew(Crew):
             return
 
     def listen(self, seconds: float) -> list[News]:
-        """Wait at most so long for news; a worker that died is replaced when next one is needed."""
+        """Wait at most so long for news; a worker that died is replaced when the next is needed."""
         ready = wait([worker.connection for worker in self._workers if worker.unit is not None], seconds)
         news = []
         for worker in [worker for worker in self._workers if worker.unit is not None and worker.connection in ready]:
