@@ -1,7 +1,6 @@
 """One metric of one setting as an array, and the means and spreads the authors took of it."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -115,7 +114,8 @@ def mean(values: Array, axis: int) -> Array:
     >>> mean(np.array([[1.0, np.nan, 2.0], [np.nan, np.nan, np.nan]]), axis=1).tolist()
     [1.5, nan]
     """
-    return _reduced(np.nanmean, values, axis, least=1)
+    count = (~np.isnan(values)).sum(axis=axis)
+    return np.where(count > 0, np.nansum(values, axis=axis) / np.maximum(count, 1), math.nan)
 
 
 def spread(values: Array, axis: int) -> Array:
@@ -124,12 +124,9 @@ def spread(values: Array, axis: int) -> Array:
     >>> spread(np.array([[1.0, np.nan, 3.0], [1.0, np.nan, np.nan]]), axis=1).round(3).tolist()
     [1.414, nan]
     """
-    return _reduced(lambda given, **how: np.nanstd(given, ddof=1, **how), values, axis, least=2)
-
-
-def _reduced(reduce: Callable[..., Array], values: Array, axis: int, *, least: int) -> Array:
-    """Reduce where there is enough; elsewhere NaN, without a warning."""
-    enough = (~np.isnan(values)).sum(axis=axis) >= least
-    stood_in = np.where(np.expand_dims(enough, axis), values, 0.0)
-    with np.errstate(invalid="ignore"):  # the s.d. of what is infinite is NaN
-        return np.where(enough, reduce(stood_in, axis=axis), math.nan)
+    count = (~np.isnan(values)).sum(axis=axis)
+    with np.errstate(invalid="ignore"):  # infinite less infinite: the s.d. of such is NaN
+        squares = np.square(values - np.expand_dims(mean(values, axis), axis))
+    variance = np.nansum(squares, axis=axis) / np.maximum(count - 1, 1)
+    finite = np.isfinite(mean(values, axis))
+    return np.where((count > 1) & finite, np.sqrt(variance), math.nan)

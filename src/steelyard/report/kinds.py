@@ -66,7 +66,13 @@ def natural(name: str) -> tuple[tuple[bool, int, str], ...]:
 
 
 def method_order(method: str) -> tuple[int, object]:
-    """Return a key that sorts methods as the paper's tables do, and others after them by name."""
+    """Return a key that sorts methods as the paper's tables do, and others after them by name.
+
+    >>> sorted(["mine", "Ours-C-25", "equal"], key=method_order)
+    ['equal', 'Ours-C-25', 'mine']
+    """
+    if method in BASELINES:
+        return (-1, natural(method))
     return (PAPER.index(method) if method in PAPER else len(PAPER), natural(method))
 
 

@@ -19,13 +19,11 @@ class SignedRank:
 
     Args:
         p: Two-sided; 1 if no difference is other than zero.
-        smallest: The smallest p that so many differences could have given.
         used: How many differences are not zero; zeros say nothing about the direction and are dropped.
         rank_biserial: (W+ − W−) / (W+ + W−): 1 if every difference is positive, −1 if every one is negative.
     """
 
     p: float
-    smallest: float
     used: int
     rank_biserial: float
 
@@ -42,19 +40,14 @@ def signed_rank(differences: Array) -> SignedRank:
     rounded = np.round(differences[np.isfinite(differences)], _NOISE)
     used = rounded[rounded != 0]
     if used.size == 0:
-        return SignedRank(p=1.0, smallest=1.0, used=0, rank_biserial=0.0)
+        return SignedRank(p=1.0, used=0, rank_biserial=0.0)
     ranks = stats.rankdata(np.abs(used))
     positive, everything = float(ranks[used > 0].sum()), float(ranks.sum())
     if used.size <= _EXACT:
         p = _exact(np.rint(2 * ranks).astype(np.int64), round(2 * positive))
     else:
         p = float(stats.wilcoxon(used, method="approx").pvalue)
-    return SignedRank(
-        p=p,
-        smallest=smallest_p(int(used.size)),
-        used=int(used.size),
-        rank_biserial=(2 * positive - everything) / everything,
-    )
+    return SignedRank(p=p, used=int(used.size), rank_biserial=(2 * positive - everything) / everything)
 
 
 def smallest_p(subjects: int) -> float:

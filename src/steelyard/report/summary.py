@@ -15,6 +15,9 @@ from steelyard.report.results import Results, Setting
 GAIN_METRIC = "dsc"
 """What GAIN-μ and GAIN-σ are computed from."""
 
+PAPER_DOMAINS = ("flair", "t1")
+"""What the paper's numbers are about; beside those of other domains they would mislead."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
@@ -84,7 +87,7 @@ def _lines(results: Results, setting: Setting, baseline: str | None) -> Iterator
                 numbers |= _gains(grid, method, base)
         wanted = sum(run.method == method for run in expected)
         runs = wanted - sum(run.method == method for run in missing)
-        paper = published(setting, method)
+        paper = published(setting, method) if results.domains == PAPER_DOMAINS else None
         yield Line(setting=setting, method=method, runs=runs, expected=wanted, numbers=numbers, paper=paper)
 
 

@@ -8,7 +8,7 @@ from steelyard.imaging.segmentation.methods import PAPER
 from steelyard.report.kinds import METRICS, column_suffixes, is_single
 from steelyard.report.published import published
 from steelyard.report.results import Results
-from steelyard.report.summary import GAIN_METRIC, Line, summarise
+from steelyard.report.summary import GAIN_METRIC, PAPER_DOMAINS, Line, summarise
 
 NOTHING = "–"
 """A cell with no number."""
@@ -147,7 +147,7 @@ def _notes(results: Results, metrics: Sequence[str], layout: Layout, baseline: s
             if undefined := sum(math.isnan(row.metrics[metric]) for row in results.of(setting)):
                 yield f"{setting}: {METRICS[metric]} is not defined in {undefined} rows; its means leave them out."
         absent = [name for name in PAPER if is_single(name) == layout.single and name not in results.methods(setting)]
-        if absent and any(published(setting, name) for name in absent):
+        if results.domains == PAPER_DOMAINS and any(published(setting, name) for name in absent):
             yield f"{setting}: not run here: {', '.join(absent)}."
 
 
