@@ -99,9 +99,10 @@ def test_ties_everywhere_are_no_evidence():
     assert "+0.000 [+0.000, +0.000]" in verdict.sentences[0]
 
 
+@pytest.mark.parametrize("trials", [20, pytest.param(400, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("luck", [{"by_subject": 0.05, "by_run": 0.001}, {"by_subject": 0.001, "by_run": 0.05}])
-def test_under_the_null_better_is_said_no_more_often_than_allowed(luck):
-    trials, false = 40, 0
+def test_under_the_null_better_is_said_no_more_often_than_allowed(luck, trials):
+    false = 0
     methods = dict.fromkeys(("F50-T50", "Ours-C-25", "Ours-G-25"), LEVEL)
     for seed in range(trials):
         found = compare_with_baseline(tabled(methods, seed=seed, **luck), Settings(draws=100, seed=seed))
@@ -114,9 +115,9 @@ def test_the_signed_rank_test_alone_would_err_when_runs_are_lucky():
     methods = dict.fromkeys(("F50-T50", "Ours-C-25"), LEVEL)
     luck = {"by_subject": 0.001, "by_run": 0.05}
     p_values = [
-        compare_with_baseline(tabled(methods, seed=seed, **luck), Settings(draws=50))[0].ranks.p for seed in range(30)
+        compare_with_baseline(tabled(methods, seed=seed, **luck), Settings(draws=50))[0].ranks.p for seed in range(20)
     ]
-    assert sum(p < 0.05 for p in p_values) >= 6  # four times what is nominal: why both tests must agree
+    assert sum(p < 0.05 for p in p_values) >= 4  # four times what is nominal: why both tests must agree
 
 
 def timed(tmp_path, text):

@@ -51,9 +51,7 @@ class Design:
 
 def subject_means(differences: Array, design: Design) -> Array:
     """Return each subject's mean over its runs, of differences by unit and repeat; NaN for one without any."""
-    by_unit = mean(differences, axis=1)
-    subjects = range(int(design.subject_of_unit.max()) + 1)
-    return np.array([mean(by_unit[design.subject_of_unit == subject], axis=0) for subject in subjects])
+    return _by_subject(mean(differences, axis=1), design)
 
 
 def estimate_mean(differences: Array, design: Design) -> Estimate:
@@ -110,8 +108,15 @@ def _redrawn(differences: Array, design: Design, rng: np.random.Generator) -> Ar
         units = design.fold_of_unit == fold
         runs = np.isfinite(differences[units]).any(axis=0)
         by_unit[:, units] = _redrawn_fold(differences[units][:, runs], design.draws, rng)
-    subjects = range(int(design.subject_of_unit.max()) + 1)
-    return np.stack([mean(by_unit[:, design.subject_of_unit == one], axis=1) for one in subjects], axis=1)
+    return _by_subject(by_unit, design)
+
+
+def _by_subject(by_unit: Array, design: Design) -> Array:
+    """Return the mean over each subject's units, which are the last axis; NaN for one without any."""
+    belongs = design.subject_of_unit[:, None] == np.arange(design.subject_of_unit.max() + 1)
+    there = np.isfinite(by_unit)
+    count = there.astype(float) @ belongs
+    return np.where(count > 0, np.where(there, by_unit, 0.0) @ belongs / np.maximum(count, 1), math.nan)
 
 
 def _redrawn_fold(differences: Array, draws: int, rng: np.random.Generator) -> Array:

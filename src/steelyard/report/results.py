@@ -117,9 +117,16 @@ class Results:
         """The domains that were tested on."""
         return tuple(sorted({row.domain for row in self.rows}, key=natural))
 
+    @cached_property
+    def _by_setting(self) -> dict[Setting, tuple[Score, ...]]:
+        held: dict[Setting, list[Score]] = {}
+        for row in self.rows:
+            held.setdefault(row.setting, []).append(row)
+        return {setting: tuple(rows) for setting, rows in held.items()}
+
     def of(self, setting: Setting) -> tuple[Score, ...]:
         """Return the rows of a setting."""
-        return tuple(row for row in self.rows if row.setting == setting)
+        return self._by_setting.get(setting, ())
 
     def methods(self, setting: Setting) -> tuple[str, ...]:
         """Return the methods that were run in a setting, in the paper's order."""
