@@ -1,0 +1,185 @@
+import csv
+import io
+import itertools
+import math
+
+import pytest
+
+from scored import SETTING, score, tabled
+from steelyard.errors import UserError
+from steelyard.report.cost import Timings, read_timings
+from steelyard.report.evidence import comparisons_csv, write_evidence
+from steelyard.report.results import Results, RunKey, Setting
+from steelyard.report.statistics import Settings, compare_with_baseline
+from steelyard.report.verdict import judge, sentence
+
+QUICK = Settings(draws=200)
+LEVEL = {"flair": 0.5, "t1": 0.4}
+
+
+def raised(flair=0.0, t1=0.0):
+    return {"flair": LEVEL["flair"] + flair, "t1": LEVEL["t1"] + t1}
+
+
+def test_a_real_gain_is_found_and_said_with_its_numbers():
+    results = tabled({"F50-T50": LEVEL, "Ours-C-25": raised(0.05, 0.05), "Ours-G-25": LEVEL}, by_subject=0.01)
+    (verdict,) = judge(results, QUICK)
+    found = {one.method: one for one in verdict.comparisons}
+    assert found["Ours-C-25"].outcome == "better"
+    assert found["Ours-G-25"].outcome == "no evidence either way"
+    assert "Against F50-T50, yes: of 2 methods that learn them, better than F50-T50: Ours-C-25 (+0." in verdict.overall
+    assert "no evidence either way for 1 (95 % intervals within -0.0" in verdict.overall
+    assert "a better fixed one may do as well" in verdict.overall
+    assert "Holm's correction for 2 methods." in verdict.overall
+    said = next(one for one in verdict.sentences if one.startswith("Ours-C-25"))
+    assert f"domains: {found['Ours-C-25'].total.value:+.3f} [" in said
+    assert "20 subjects, 5 folds, 25 pairs of runs" in said
+    assert "after Holm's correction for 2 methods p < 0.0001" in said
+    assert ": better. Spread over repeats (GAIN-σ)" in said
+
+
+def test_a_loss_is_said():
+    (verdict,) = judge(tabled({"F50-T50": LEVEL, "Ours-C-25": raised(-0.1, -0.1)}, by_subject=0.01), QUICK)
+    assert "Against F50-T50, no: of 1 methods that learn them, worse than F50-T50: Ours-C-25 (-0." in verdict.overall
+
+
+def test_a_gain_at_the_expense_of_a_domain_is_said():
+    (verdict,) = judge(tabled({"F50-T50": LEVEL, "Ours-C-25": raised(-0.05, 0.2)}, by_subject=0.01), QUICK)
+    assert verdict.sentences[0].count("better, at the expense of flair.") == 1
+    assert "at the expense of flair)" in verdict.overall
+
+
+def test_no_difference_is_no_evidence_and_the_interval_says_what_is_left():
+    (verdict,) = judge(tabled({"F50-T50": LEVEL, "F10-T90": LEVEL, "Ours-C-25": LEVEL}), QUICK)
+    assert "worth it? No evidence that it was: of 1 methods" in verdict.overall
+    assert "Against the best fixed weighting, chosen on other subjects, better: none of 1." in verdict.overall
+    assert len(verdict.sentences) == 3
+
+
+def test_too_few_subjects_could_not_have_shown_anything():
+    results = tabled({"F50-T50": LEVEL, "Ours-C-25": raised(0.2, 0.2), "Ours-G-25": LEVEL}, folds=1, subjects=5)
+    (verdict,) = judge(results, QUICK)
+    assert {one.outcome for one in verdict.comparisons} == {"no evidence either way"}
+    said = (
+        "With 5 subjects p cannot fall below 0.062, or 0.12 after correction for 2 methods, so nothing could have been"
+    )
+    assert said in verdict.sentences[0]
+
+
+def test_one_subject_and_one_repeat_cannot_be_told():
+    one_subject = tabled({"F50-T50": LEVEL, "Ours-C-25": raised(0.2)}, folds=1, subjects=1)
+    (verdict,) = judge(one_subject, QUICK)
+    assert verdict.comparisons[0].outcome == "cannot be told"
+    assert "cannot be told for 1. 1 subject that both were tested on" in verdict.overall
+    one_run = tabled({"F50-T50": LEVEL, "Ours-C-25": raised(0.2, 0.2)}, repeats=1, by_subject=0.01)
+    (verdict,) = judge(one_run, QUICK)
+    assert verdict.comparisons[0].outcome == "cannot be told"
+    assert "a lucky network cannot be told from a better method" in verdict.overall
+    assert "GAIN-σ" not in verdict.sentences[0]
+
+
+def test_a_setting_without_baseline_or_learning_stays_open_and_several_settings_are_said():
+    rows = tabled({"F50-T50": LEVEL, "F10-T90": LEVEL, "Ours-C-25": LEVEL}).rows
+    rows += tabled({"Ours-C-25": LEVEL}, setting=Setting("unet", "all")).rows
+    first, second = judge(Results(rows), QUICK)
+    assert first.overall.startswith("unet (all): no baseline")
+    assert first.comparisons == ()
+    assert "each of the 2 settings is corrected on its own" in second.overall
+
+
+def test_ties_everywhere_are_no_evidence():
+    rows = [
+        score(method, fold, repeat, f"s{fold}{subject}", "flair", dsc=0.5)
+        for method in ("equal", "Ours-C-25")
+        for fold, repeat, subject in itertools.product(range(2), range(2), range(3))
+    ]
+    (verdict,) = judge(Results(tuple(rows)), QUICK)
+    assert verdict.comparisons[0].outcome == "no evidence either way"
+    assert verdict.comparisons[0].spread_outcome == "no evidence either way"
+    assert "+0.000 [+0.000, +0.000]" in verdict.sentences[0]
+
+
+@pytest.mark.parametrize("trials", [20, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("luck", [{"by_subject": 0.05, "by_run": 0.001}, {"by_subject": 0.001, "by_run": 0.05}])
+def test_under_the_null_better_is_said_no_more_often_than_allowed(luck, trials):
+    false = 0
+    methods = dict.fromkeys(("F50-T50", "Ours-C-25", "Ours-G-25"), LEVEL)
+    for seed in range(trials):
+        found = compare_with_baseline(tabled(methods, seed=seed, **luck), Settings(draws=100, seed=seed))
+        false += any(one.outcome == "better" for one in found)
+    # 2.5 % of trials may err in this direction, for all methods together.
+    assert false <= trials * 0.025 + 3 * math.sqrt(trials * 0.025 * 0.975)
+
+
+def test_the_signed_rank_test_alone_would_err_when_runs_are_lucky():
+    methods = dict.fromkeys(("F50-T50", "Ours-C-25"), LEVEL)
+    luck = {"by_subject": 0.001, "by_run": 0.05}
+    p_values = [
+        compare_with_baseline(tabled(methods, seed=seed, **luck), Settings(draws=50))[0].ranks.p for seed in range(20)
+    ]
+    assert sum(p < 0.05 for p in p_values) >= 4  # four times what is nominal: why both tests must agree
+
+
+def timed(tmp_path, text):
+    path = tmp_path / "timings.csv"
+    path.write_text("model,availability,method,fold,repeat,seconds_per_step\n" + text)
+    return path
+
+
+def test_cost_stands_beside_gain(tmp_path):
+    text = "".join(
+        f"unet,8F,{method},{fold},0,{seconds * (fold + 1)}\n"
+        for method, seconds in (("F50-T50", 0.5), ("Ours-C-25", 0.95))
+        for fold in range(3)
+    )
+    timings = read_timings(timed(tmp_path, text))
+    assert timings.ratio(SETTING, "Ours-C-25", "F50-T50") == pytest.approx(1.9)
+    assert math.isnan(timings.ratio(SETTING, "Ours-G-25", "F50-T50"))
+    results = tabled({"F50-T50": LEVEL, "Ours-C-25": LEVEL, "Ours-G-25": LEVEL})
+    (verdict,) = judge(results, QUICK, timings=timings)
+    said = {one.split()[0]: one for one in verdict.sentences}
+    assert said["Ours-C-25"].endswith("A step takes 1.90 × as long as with F50-T50.")
+    assert "A step takes" not in said["Ours-G-25"]
+
+
+@pytest.mark.parametrize(
+    ("row", "fault"),
+    [
+        ("unet,8F,equal,0,0,0\n", "line 2: seconds_per_step must be a number above 0; got '0'"),
+        ("unet,8F,equal,0,0,soon\n", "line 2: seconds_per_step must be a number above 0; got 'soon'"),
+        ("unet,8F,equal,0,0,1\n" * 2, "line 3: .*equal, fold 0, repeat 0 is there twice"),
+        ("unet,8F,equal,x,0,1\n", "line 2: fold must be a whole number"),
+    ],
+)
+def test_faulty_timings_are_named(tmp_path, row, fault):
+    with pytest.raises(UserError, match=fault):
+        read_timings(timed(tmp_path, row))
+
+
+def test_timings_pair_runs():
+    other = RunKey("Ours-C-25", 0, 1)
+    timings = Timings({(SETTING, RunKey("F50-T50", 0, 0)): 1.0, (SETTING, other): 2.0})
+    assert math.isnan(timings.ratio(SETTING, "Ours-C-25", "F50-T50"))
+
+
+def test_all_files_are_written_the_same_twice(tmp_path):
+    results = tabled(dict.fromkeys(("F50-T50", "F10-T90", "Ours-C-25"), LEVEL), folds=3, repeats=3)
+    files = write_evidence(results, tmp_path / "a", settings=QUICK)
+    assert [path.name for path in files] == [
+        "comparisons.csv",
+        "summary.csv",
+        *(f"table-{name}.{suffix}" for name in ("1", "s2") for suffix in ("csv", "md", "tex", "txt")),
+        "verdict.txt",
+    ]
+    again = write_evidence(Results(tuple(reversed(results.rows))), tmp_path / "b", settings=QUICK)
+    assert [path.read_bytes() for path in files] == [path.read_bytes() for path in again]
+
+
+def test_comparisons_are_read_back():
+    found = compare_with_baseline(tabled({"F50-T50": LEVEL, "Ours-C-25": LEVEL}), QUICK)
+    (row,) = csv.DictReader(io.StringIO(comparisons_csv(found)))
+    assert float(row["total"]) == pytest.approx(found[0].total.value, rel=1e-5)
+    assert float(row["t1_low"]) == pytest.approx(found[0].domains["t1"].low, rel=1e-5)
+    assert row["outcome"] == "no evidence either way"
+    assert "no evidence either way" in sentence(found[0])
+    assert comparisons_csv([]) == ""
