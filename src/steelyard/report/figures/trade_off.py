@@ -11,6 +11,8 @@ from steelyard.report.runs import RunRecord, by_method, mean_and_spread
 
 Point = tuple[float, float]
 
+_SPAN = 0.06  # of Dice that an axis covers at least, or differences of nothing would fill the figure
+
 
 def pareto_front(points: Sequence[Point]) -> list[Point]:
     """Return the points that no other beats on both counts, from left to right.
@@ -65,3 +67,6 @@ def _draw(axes: Axes, runs: Sequence[RunRecord], domains: tuple[str, str], tints
     axes.set_ylabel(f"on {titled(domains[1])}")
     axes.grid(axis="x", color=axes.yaxis.get_gridlines()[0].get_color(), lw=0.7)
     axes.margins(0.22)
+    for low, high, set_limits in ((*axes.get_xlim(), axes.set_xlim), (*axes.get_ylim(), axes.set_ylim)):
+        short = max(0.0, _SPAN - (high - low)) / 2
+        set_limits(low - short, high + short)

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 
 from steelyard.report.credibility import credible_band, has_posterior
 from steelyard.report.figures.bands import draw_band, mean_band, thinned
-from steelyard.report.figures.plate import LINE, SOFT, Panel, Plate, legend, titled
+from steelyard.report.figures.plate import SOFT, Panel, Plate, legend, titled
 from steelyard.report.runs import RunRecord, by_method
 
 
@@ -29,9 +29,8 @@ def weights_plate(runs: Sequence[RunRecord], domain: str, *, tints: Mapping[str,
         title=f"The weight of {titled(domain)} while the network learns",
         caption=(
             "After each step. The line is the mean over runs and the band one standard deviation over them (none for a "
-            "single run). Of Ours, the line is the mode of the posterior over the last votes, and the dashed lines are "
-            "the edges of its 95 % credible interval, of the posterior that steps.csv tells, mean over runs. Dotted: "
-            "equal weights."
+            "single run). Of Ours, the line is the mode of the posterior over the last votes, and the grey band its "
+            "95 % credible interval, each edge the mean over runs. Dotted: equal weights."
         ),
         panels=tuple(panels),
     )
@@ -46,10 +45,9 @@ def _draw(axes: Axes, runs: Sequence[RunRecord], domain: str, tint: str) -> None
     draw_band(axes, [run.weights(domain) for run in runs], colour=tint, label=f"mean of {len(runs)} {_runs(runs)}")
     if all(has_posterior(run) for run in runs):
         bands = [credible_band(run, domain) for run in runs]
-        for side, edge in enumerate(("95 % credible", None)):
-            mean, _ = mean_band([band[side] for band in bands])
-            at = thinned(len(mean))
-            axes.plot(at + 1, mean[at], color=SOFT, lw=1, ls="--", label=edge)
+        low, high = (mean_band([band[side] for band in bands])[0] for side in (0, 1))
+        at = thinned(len(low))
+        axes.fill_between(at + 1, low[at], high[at], color=SOFT, alpha=0.16, lw=0, label="95 % credible", zorder=1)
     legend(axes)
 
 
@@ -63,7 +61,7 @@ def _draw_still(axes: Axes, methods: Mapping[str, Sequence[RunRecord]], domain: 
 def _frame(axes: Axes, run: RunRecord) -> None:
     axes.set_ylim(0, 1)
     axes.set_xlabel("step")
-    axes.axhline(1 / len(run.config.trained), color=LINE, lw=1.2, ls=":")
+    axes.axhline(1 / len(run.config.trained), color=SOFT, lw=0.9, ls=":")
 
 
 def _runs(runs: Sequence[RunRecord]) -> str:

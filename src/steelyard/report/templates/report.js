@@ -37,9 +37,9 @@ for (const table of document.querySelectorAll("table.sortable")) {
 
 /* The viewer: a subject's slices lie side by side in one picture, the masks as bits in another. */
 const LAYERS = [
-  { bit: 1, colour: [255, 211, 77] },
-  { bit: 2, colour: [255, 122, 69] },
-  { bit: 4, colour: [84, 170, 255] },
+  { bit: 1, colour: [255, 211, 77], fill: 0.15 },
+  { bit: 2, colour: [255, 122, 69], fill: 0.35 },
+  { bit: 4, colour: [84, 170, 255], fill: 0.35 },
 ];
 const STEP = 32; // between two values of a mask picture
 const WANTED = 720; // device-independent pixels across, for sharp edges of voxels
@@ -163,15 +163,16 @@ class Viewer {
     const pixels = context.createImageData(width, height);
     const { values, stride } = this.bits;
     const at = (x, y) => (x < 0 || y < 0 || x >= width || y >= height ? 0 : values[(top + y) * stride + left + x]);
-    const shown = LAYERS.filter((layer, place) => this.layers[place].checked);
+    // The manual mask comes last, so that its outline stays in sight.
+    const shown = LAYERS.filter((layer, place) => this.layers[place].checked).reverse();
     for (let y = 0; y < height; y += 1) {
       for (let x = 0; x < width; x += 1) {
         const value = at(x, y);
         if (!value) continue;
-        for (const { bit, colour } of shown) {
+        for (const { bit, colour, fill } of shown) {
           if (!(value & bit)) continue;
           const inside = at(x - 1, y) & at(x + 1, y) & at(x, y - 1) & at(x, y + 1) & bit;
-          blend(pixels.data, 4 * (y * width + x), colour, inside ? 0.38 : 0.85);
+          blend(pixels.data, 4 * (y * width + x), colour, inside ? fill : 0.9);
         }
       }
     }
