@@ -1,13 +1,21 @@
 """The page in a real browser."""
 
+import json
 import shutil
 from contextlib import contextmanager
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from steelyard.report.assembly import Scans, assemble
+from steelyard.imaging.segmentation.data import read_prepared
+from steelyard.imaging.slices import read_volumes
+from steelyard.imaging.volumes import canonical
+from steelyard.report.assembly import assemble
 from steelyard.report.page import Table, render_report
+from steelyard.report.predictions import SubjectPredictions
 from steelyard.report.runs import read_runs
+from steelyard.report.viewer import pack_subject
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 playwright = pytest.importorskip("playwright.sync_api", reason="install steelyard's extra 'test' for browser tests")
@@ -19,15 +27,23 @@ WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 
 @pytest.fixture(scope="module")
 def address(run_folder, cohort, tmp_path_factory):
-    from dataclasses import replace
-
-    report = assemble(read_runs([run_folder]), scans=Scans(data=cohort), title="T", lead="L")
-    numbers = Table(
-        title="numbers", headings=["name", "value"], rows=[["a", "10.0 ± 1"], ["b", "–"], ["c", "9.5"], ["d", "−3"]]
+    """A page whose predictions are known: the lesion moved to the right, and to the front."""
+    runs = read_runs([run_folder])
+    subject = next(one for one in read_prepared(cohort).subjects if one.key in runs[0].subjects)
+    lesion = canonical(read_volumes(subject).wmh).voxels
+    found = {"flair": np.roll(lesion, 4, axis=0), "t1": np.roll(lesion, 4, axis=1)}
+    shown = SubjectPredictions(
+        key="<img src=x onerror=alert(1)>",
+        volumes=read_volumes(subject),
+        runs={"F50-T50": runs[0]},
+        masks={"F50-T50": found},
     )
-    hostile = [one | {"name": "<img src=x onerror=alert(1)>"} for one in report.subjects]
+    rows = [["a", "10.0 ± 1"], ["b", "–"], ["c", "9.5"], ["d", "−3"]]
+    numbers = Table(title="numbers", headings=["name", "value"], rows=rows)
+    report = assemble(runs, title="T", lead="L")
+    report = replace(report, tables=[numbers, *report.tables], subjects=[pack_subject(shown)])
     page = tmp_path_factory.mktemp("page") / "report.html"
-    page.write_text(render_report(replace(report, tables=[numbers, *report.tables], subjects=hostile)))
+    page.write_text(render_report(report))
     return page.as_uri()
 
 
@@ -86,7 +102,9 @@ def test_the_viewer_goes_through_the_volume_and_switches_what_it_shows(browser, 
 def test_the_overlay_lies_on_the_lesion(browser, address):
     coloured = """() => {
         const c = document.querySelector('canvas.slice');
-        const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
+        const copy = new OffscreenCanvas(c.width, c.height).getContext('2d', { willReadFrequently: true });
+        copy.drawImage(c, 0, 0);
+        const d = copy.getImageData(0, 0, c.width, c.height).data;
         let n = 0;
         for (let i = 0; i < d.length; i += 4) n += Math.abs(d[i] - d[i + 2]) > 15;
         return n / (c.width * c.height);
@@ -131,5 +149,5 @@ def test_dark_is_dark_in_figures_too(browser, address):
         light = page.evaluate(ink), page.evaluate(paper)
     with shown(browser, address, color_scheme="dark") as page:
         dark = page.evaluate(ink), page.evaluate(paper)
-    assert light == ("rgb(28, 32, 36)", "rgb(251, 251, 250)")
-    assert dark == ("rgb(232, 234, 237)", "rgb(15, 18, 20)")
+    assert light == ("rgb(93, 102, 111)", "rgb(251, 251, 250)")
+    assert dark == ("rgb(154, 164, 173)", "rgb(15, 18, 20)")

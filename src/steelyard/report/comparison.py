@@ -12,7 +12,7 @@ BASELINE = "F50-T50"
 """What the others are compared with."""
 
 _METRICS = (("dsc", "DSC", 3), ("auc", "AUC", 3), ("lesion_f1", "lesion F1", 3))
-_OF_A_SUBJECT = (*_METRICS, ("hd95", "HD95 mm", 1))
+_OF_A_SUBJECT = (*_METRICS, ("hd95", "HD95", 1))
 
 
 def means_table(runs: Sequence[RunRecord], *, title: str = "Means over the test subjects") -> Table:
@@ -39,7 +39,8 @@ def subjects_table(runs: Sequence[RunRecord], *, title: str = "Every test subjec
                     cells.append(_number(fmean(run.score(subject, domain, metric) for run in held), digits))
             rows.append(cells)
     scored = [f"{title}-{domain[0].upper()}" for _, title, _ in _OF_A_SUBJECT for domain in domains]
-    return Table(title=title, headings=["subject", "method", *scored], rows=rows)
+    note = "HD95 in mm, over the whole volume."
+    return Table(title=title, headings=["subject", "method", *scored], rows=rows, note=note)
 
 
 def answer(runs: Sequence[RunRecord]) -> list[str]:
