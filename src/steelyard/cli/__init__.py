@@ -15,6 +15,7 @@ from steelyard.cli.export import Export
 from steelyard.cli.phantom import Phantom
 from steelyard.cli.predict import Predict
 from steelyard.cli.preprocess import Preprocess
+from steelyard.cli.report import Report
 from steelyard.cli.train import Train
 from steelyard.errors import UserError
 
@@ -27,6 +28,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "phantom": Phantom,
     "predict": Predict,
     "preprocess": Preprocess,
+    "report": Report,
     "train": Train,
 }
 

@@ -19,8 +19,7 @@ from steelyard.cli.preprocess import Preprocess
 from steelyard.errors import UserError
 
 if TYPE_CHECKING:
-    from steelyard.report.comparison import Picture
-    from steelyard.report.runs import RunRecord
+    from steelyard.report.page import Picture, Table
 
 METHODS = ("F50-T50", "Ours-C-25")
 """Fixed and learned weights."""
@@ -28,6 +27,13 @@ METHODS = ("F50-T50", "Ours-C-25")
 _SPLIT = ("--folds", "4", "--validate", "1")
 _STRANGER = 1  # the seed of the head that nobody trained on
 _WORKERS = 2
+_COMMANDS = (
+    "steelyard preprocess BIDS prepared",
+    "steelyard train prepared run --method Ours-C-25",
+    "steelyard evaluate run prepared",
+    "steelyard report run --data prepared --out report.html",
+    "steelyard predict run SCAN.nii.gz predicted",
+)
 
 
 @dataclass(frozen=True)
@@ -111,27 +117,25 @@ class Demo(Command):
                 raise UserError(f"training failed; {log} ends with: {said[-1]}")
 
     def _report(self, prepared: Path, runs: list[Path]) -> Path:
-        from steelyard.imaging.writing import write_text
-        from steelyard.report.comparison import headings, render_comparison, rows
-        from steelyard.report.runs import read_run
+        from dataclasses import replace
 
-        records = [read_run(run) for run in runs]
-        page = self.out / "index.html"
-        text = render_comparison(
-            records,
-            _pictures(records, prepared, self.out),
+        from steelyard.imaging.writing import write_text
+        from steelyard.report.assembly import Scans, assemble
+        from steelyard.report.page import render_report
+        from steelyard.report.runs import read_runs
+
+        report = assemble(
+            read_runs(runs),
+            scans=Scans(data=prepared),
             title="One network for FLAIR and T1",
             lead=f"{self.subjects} synthetic heads, a U-Net, fixed against learned weights; every number was measured "
             "in this run.",
-            commands=(
-                "steelyard preprocess BIDS prepared",
-                "steelyard train prepared run --method Ours-C-25",
-                "steelyard evaluate run prepared",
-                "steelyard predict run SCAN.nii.gz predicted",
-            ),
         )
-        write_text(page, text)
-        _table(headings(records), rows(records))
+        report = replace(report, pictures=_mosaics(self.out), commands=_COMMANDS)
+        page = self.out / "index.html"
+        write_text(page, render_report(report))
+        for table in report.tables:
+            _show(table)
         return page
 
 
@@ -151,40 +155,10 @@ def _epochs(running: "list[tuple[subprocess.Popen[bytes], Path]]", runs: list[Pa
         time.sleep(0.2)
 
 
-def _pictures(records: "list[RunRecord]", prepared: Path, out: Path) -> "list[Picture]":
-    from steelyard.imaging.bids import read_bids
-    from steelyard.report.comparison import Picture, as_png
-    from steelyard.report.figures import draw_comparison, draw_learning, draw_scores, draw_weights
+def _mosaics(out: Path) -> "list[Picture]":
+    from steelyard.report.page import Picture
 
-    learned = records[-1]
-    tested = {row["subject"] for row in learned.metrics}
-    subject = next(one for one in read_bids(prepared).subjects if one.key in tested)
-    pictures = [
-        Picture(
-            title=f"{subject.key}, a test subject: what {learned.method} finds on either contrast",
-            caption="Green: found; yellow: missed; red: wrongly found. One network, one contrast at a time.",
-            content=as_png(draw_comparison(learned, subject)),
-        ),
-        Picture(
-            title="Each test subject",
-            caption="A dot a subject, a bar for the mean.",
-            content=as_png(draw_scores(records)),
-            wide=False,
-        ),
-        Picture(
-            title="The weights while the network learns",
-            caption="The mode of the posterior over the last votes; the dotted line is equal weights.",
-            content=as_png(draw_weights(records, learned.config.domains[0])),
-            wide=False,
-        ),
-        Picture(
-            title="Learning curves",
-            caption="Cross-entropy minus soft Dice on the validation subject; lower is better.",
-            content=as_png(draw_learning(records)),
-        ),
-    ]
-    mosaics = sorted((out / "predicted" / "figures").glob("*.jpg"))
-    return pictures + [
+    return [
         Picture(
             title=f"A raw scan that nobody trained on: {mosaic.stem}",
             caption="Stripped, corrected, normalised and segmented by steelyard predict; masks, volumes and a page:",
@@ -192,15 +166,15 @@ def _pictures(records: "list[RunRecord]", prepared: Path, out: Path) -> "list[Pi
             kind="jpeg",
             link="predicted/index.html",
         )
-        for mosaic in mosaics
+        for mosaic in sorted((out / "predicted" / "figures").glob("*.jpg"))
     ]
 
 
-def _table(titles: list[str], rows: list[list[str]]) -> None:
+def _show(results: "Table") -> None:
+    from rich import table
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(*titles)
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
+    shown = table.Table(*results.headings)
+    for row in results.rows:
+        shown.add_row(*row)
+    Console().print(shown)

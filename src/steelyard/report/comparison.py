@@ -1,93 +1,106 @@
-"""One page that compares a few runs on the same test subjects."""
+"""What a few runs reached, in plain numbers: a table of means and a sentence."""
 
-from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass
-from io import BytesIO
+from math import isnan
+from statistics import fmean
 
-from matplotlib.figure import Figure
+from steelyard.report.figures.plate import titled
+from steelyard.report.page import Table
+from steelyard.report.runs import RunRecord, by_method, by_setting, mean_and_spread
 
-from steelyard.imaging.pages import render
-from steelyard.report.figures import TITLE
-from steelyard.report.runs import RunRecord, mean_and_spread
+BASELINE = "F50-T50"
+"""What the others are compared with."""
 
-_METRICS = (("dsc", "DSC"), ("auc", "AUC"), ("lesion_f1", "lesion F1"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Picture:
-    """A picture on the page.
-
-    Args:
-        title: Above it.
-        caption: Below it.
-        content: The file.
-        kind: `png` or `jpeg`.
-        link: Where to see more.
-        wide: Whether it takes the whole width of the page.
-    """
-
-    title: str
-    caption: str
-    content: bytes
-    kind: str = "png"
-    link: str = ""
-    wide: bool = True
+_METRICS = (("dsc", "DSC", 3), ("auc", "AUC", 3), ("lesion_f1", "lesion F1", 3))
+_OF_A_SUBJECT = (*_METRICS, ("hd95", "HD95", 1))
 
 
-def as_png(figure: Figure) -> bytes:
-    """Return a figure as PNG."""
-    packed = BytesIO()
-    figure.savefig(packed, format="png", dpi=130, facecolor=figure.get_facecolor())
-    return packed.getvalue()
-
-
-def headings(runs: Sequence[RunRecord]) -> list[str]:
-    """Return the columns of the table: each metric in each domain, and the last weights."""
+def means_table(runs: Sequence[RunRecord], *, title: str = "Means over the test subjects") -> Table:
+    """Return one row per method: each metric's mean in each domain, and its s.d. over runs if there are several."""
     domains = runs[0].config.domains
-    scored = [f"{title}-{domain[0].upper()}" for title in (title for _, title in _METRICS) for domain in domains]
-    return ["method", *scored, f"weight of {TITLE.get(domains[0], domains[0])} at the end"]
-
-
-def rows(runs: Sequence[RunRecord]) -> list[list[str]]:
-    """Return one row per run: the mean over test subjects of each metric in each domain."""
-    table = []
-    for run in runs:
-        cells = [run.method]
-        for metric, _ in _METRICS:
-            cells += [f"{mean_and_spread(run.scores(domain, metric))[0]:.3f}" for domain in run.config.domains]
-        weights = run.weights(run.config.domains[0])
-        table.append([*cells, f"{weights[-1]:.2f}" if weights else "–"])
-    return table
-
-
-def answer(runs: Sequence[RunRecord]) -> str:
-    """Say in one sentence how the last run's mean Dice compares with the first's, and how little that shows."""
-    base, learned = runs[0], runs[-1]
-    parts = []
-    for domain in base.config.domains:
-        gain = mean_and_spread(learned.scores(domain))[0] - mean_and_spread(base.scores(domain))[0]
-        parts.append(f"{TITLE.get(domain, domain)} {gain:+.3f}")
-    subjects = len(base.scores(base.config.domains[0]))
-    return (
-        f"{learned.method} against {base.method}, mean Dice: {', '.join(parts)}. One run each and {subjects} test "
-        "subjects show that everything works, not which method is better."
-    )
-
-
-def render_comparison(
-    runs: Sequence[RunRecord], pictures: Sequence[Picture], *, title: str, lead: str, commands: Sequence[str]
-) -> str:
-    """Return the page."""
-    return render(
-        "comparison",
-        package=__package__,
+    scored = [f"{title}-{domain[0].upper()}" for _, title, _ in _METRICS for domain in domains]
+    return Table(
         title=title,
-        lead=lead,
-        answer=answer(runs),
-        headings=headings(runs),
-        rows=rows(runs),
-        pictures=[vars(picture) | {"content": b64encode(picture.content).decode()} for picture in pictures],
-        commands=commands,
-        failures=(),
+        headings=["method", "runs", *scored, f"weight of {titled(domains[0])} at the end"],
+        rows=[_row(method, held) for method, held in by_method(runs).items()],
+        note="-F: judged on FLAIR, -T: on T1. ±: one standard deviation over runs.",
     )
+
+
+def subjects_table(runs: Sequence[RunRecord], *, title: str = "Every test subject") -> Table:
+    """Return one row per subject and method: each metric in each domain, its mean if several runs were tested on it."""
+    domains = runs[0].config.domains
+    rows = []
+    for subject in sorted({subject for run in runs for subject in run.subjects}):
+        for method, held in by_method(run for run in runs if subject in run.subjects).items():
+            cells = [subject, method]
+            for metric, _, digits in _OF_A_SUBJECT:
+                for domain in domains:
+                    cells.append(_number(fmean(run.score(subject, domain, metric) for run in held), digits))
+            rows.append(cells)
+    scored = [f"{title}-{domain[0].upper()}" for _, title, _ in _OF_A_SUBJECT for domain in domains]
+    note = "HD95 in mm, over the whole volume."
+    return Table(title=title, headings=["subject", "method", *scored], rows=rows, note=note)
+
+
+def answer(runs: Sequence[RunRecord]) -> list[str]:
+    """Say how the best method's mean Dice compares with the baseline's in each setting, and how little that shows."""
+    lines = []
+    settings = by_setting(run for run in runs if run.metrics)
+    for setting, held in settings.items():
+        methods = by_method(held)
+        base = BASELINE if BASELINE in methods else next(iter(methods))
+        others = [method for method in methods if method != base]
+        start = f"{setting}: " if len(settings) > 1 else ""
+        if not others:
+            lines.append(f"{start}{base}, mean Dice: {_said(methods[base])}.")
+            continue
+        best = best_method(held, others)
+        gains = ", ".join(
+            f"{titled(domain)} {_mean(methods[best], domain) - _mean(methods[base], domain):+.3f}"
+            for domain in held[0].config.domains
+        )
+        lines.append(f"{start}{best} against {base}, mean Dice: {gains} ({_said(methods[best])}).")
+    return [*lines, _caution(runs)] if lines else ["No run here has been evaluated yet."]
+
+
+def best_method(runs: Sequence[RunRecord], methods: Sequence[str]) -> str:
+    """Return the method with the highest mean Dice, over domains."""
+    held = by_method(runs)
+    return max(methods, key=lambda method: fmean(_mean(held[method], domain) for domain in runs[0].config.domains))
+
+
+def _caution(runs: Sequence[RunRecord]) -> str:
+    subjects = len({subject for run in runs for subject in run.subjects})
+    most = max(len(held) for setting in by_setting(runs).values() for held in by_method(setting).values())
+    if most == 1:
+        return f"One run each and {subjects} test subjects show that everything works, not which method is better."
+    return (
+        f"Differences of means over up to {most} runs a method and {subjects} test subjects, nothing tested; the best "
+        "of several methods looks better than it is."
+    )
+
+
+def _said(runs: Sequence[RunRecord]) -> str:
+    return ", ".join(f"{titled(domain)} {_mean(runs, domain):.3f}" for domain in runs[0].config.domains)
+
+
+def _mean(runs: Sequence[RunRecord], domain: str) -> float:
+    held = [mean_and_spread(scores)[0] for run in runs if (scores := run.scores(domain))]
+    return fmean(held) if held else float("-inf")
+
+
+def _row(method: str, runs: Sequence[RunRecord]) -> list[str]:
+    cells = [method, str(len(runs))]
+    for metric, _, digits in _METRICS:
+        for domain in runs[0].config.domains:
+            means = [fmean(scores) for run in runs if (scores := run.scores(domain, metric))]
+            mean, spread = mean_and_spread(means)
+            cells.append(_number(mean, digits) + ("" if isnan(spread) else f" ± {spread:.{digits}f}"))
+    ends = [weights[-1] for run in runs if (weights := run.weights(run.config.domains[0]))]
+    shown = ends and len(runs[0].config.trained) > 1
+    return [*cells, f"{fmean(ends):.2f}" if shown else "–"]
+
+
+def _number(value: float, digits: int) -> str:
+    return "–" if isnan(value) else f"{value:.{digits}f}"

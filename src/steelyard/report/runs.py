@@ -1,7 +1,8 @@
 """What run directories say."""
 
 import csv
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -9,9 +10,11 @@ from statistics import fmean, stdev
 
 from steelyard.errors import UserError
 from steelyard.imaging.segmentation.config import TrainingConfig
-from steelyard.imaging.segmentation.run import EPOCHS, METRICS, STEPS, RunDirectory
+from steelyard.imaging.segmentation.methods import PAPER
+from steelyard.imaging.segmentation.run import CONFIG, EPOCHS, METRICS, STEPS, RunDirectory
 
 Row = dict[str, str]
+_OF_A_GRID = r"fold-\d+_repeat-\d+"  # experiments keep runs as SETTING/METHOD/fold-0_repeat-0
 
 
 @dataclass(frozen=True)
@@ -37,13 +40,38 @@ class RunRecord:
         """How the run weighed its domains."""
         return self.config.method
 
+    @property
+    def setting(self) -> str:
+        """What else tells it from runs of the same method: the model, and in an experiment how much data it got."""
+        if re.fullmatch(_OF_A_GRID, self.path.name):
+            return self.path.absolute().parents[1].name
+        return self.config.model
+
+    @property
+    def subjects(self) -> list[str]:
+        """The test subjects that it was judged on."""
+        return list(dict.fromkeys(row["subject"] for row in self.metrics if row["part"] == "test"))
+
     def scores(self, domain: str, metric: str = "dsc") -> list[float]:
         """Return a metric of every test subject, in one domain."""
         return [float(row[metric]) for row in self.metrics if row["domain"] == domain and row["part"] == "test"]
 
+    def score(self, subject: str, domain: str, metric: str = "dsc") -> float:
+        """Return a metric of one test subject; NaN if there is none."""
+        held = (
+            float(row[metric])
+            for row in self.metrics
+            if (row["subject"], row["domain"], row["part"]) == (subject, domain, "test")
+        )
+        return next(held, float("nan"))
+
     def weights(self, domain: str) -> list[float]:
         """Return a domain's weight after every step; none for a domain that was not trained on."""
         return [float(row[f"weight_{domain}"]) for row in self.steps if f"weight_{domain}" in row]
+
+    def votes(self) -> list[str]:
+        """Return the domain that each step voted for; an empty name where none did."""
+        return [row.get("vote") or "" for row in self.steps]
 
     def validation(self, domain: str) -> list[float]:
         """Return a domain's validation loss after every epoch."""
@@ -59,11 +87,47 @@ def read_run(path: Path) -> RunRecord:
     config = RunDirectory(path).config
     record = RunRecord(path, config, *(_rows(path / name) for name in (EPOCHS, STEPS, METRICS)))
     try:
+        _ = record.subjects
         for domain in config.domains:
             _ = record.scores(domain), record.weights(domain), record.validation(domain)
-    except (KeyError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path}: its tables are damaged ({error}).") from error
     return record
+
+
+def read_runs(places: Iterable[Path]) -> list[RunRecord]:
+    """Read run directories, and all those within other folders, in the paper's order of methods.
+
+    Raises:
+        UserError: There are none somewhere, one is damaged, or they serve different domains.
+    """
+    found: dict[Path, None] = {}
+    for place in places:
+        held = [place] if (place / CONFIG).exists() else sorted(path.parent for path in place.rglob(CONFIG))
+        if not held:
+            raise UserError(f"{place}: there is no run directory in it.")
+        found |= dict.fromkeys(path.resolve() for path in held)
+    runs = [read_run(path) for path in found]
+    for run in runs:
+        if run.config.domains != runs[0].config.domains:
+            raise UserError(f"{run.path}: serves other domains than {runs[0].path}; they are two reports.")
+    return sorted(runs, key=lambda run: (run.setting, _place(run.method), run.method))
+
+
+def by_method(runs: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
+    """Gather runs by method, in the order of their first."""
+    gathered: dict[str, list[RunRecord]] = {}
+    for run in runs:
+        gathered.setdefault(run.method, []).append(run)
+    return gathered
+
+
+def by_setting(runs: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
+    """Gather runs by model and availability."""
+    gathered: dict[str, list[RunRecord]] = {}
+    for run in runs:
+        gathered.setdefault(run.setting, []).append(run)
+    return gathered
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
@@ -75,6 +139,10 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
     finite = [value for value in values if isfinite(value)]
     mean = fmean(finite) if finite else float("nan")
     return mean, stdev(finite) if len(finite) > 1 else float("nan")
+
+
+def _place(method: str) -> int:
+    return PAPER.index(method) if method in PAPER else len(PAPER)
 
 
 def _rows(path: Path) -> list[Row]:

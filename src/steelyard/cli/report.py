@@ -1,0 +1,66 @@
+"""`steelyard report`: what runs found, on one page."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from steelyard.cli.command import Command, say
+from steelyard.errors import UserError
+
+
+@dataclass(frozen=True)
+class Report(Command):
+    """Put what runs found on one self-contained HTML page: answer, tables, figures, subjects, settings.
+
+    With --data the page shows scans of the test subjects: keep it where the scans may be.
+    """
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Run directories, or folders that hold some, such as the one of an experiment."""
+    data: Path | None = None
+    """The derivatives that `steelyard preprocess` left; without them there are no scans on the page."""
+    out: Path = Path("report.html")
+    """The page."""
+    figures: Path | None = None
+    """A folder for the figures as files, SVG and PNG."""
+    subjects: int = 6
+    """At most so many test subjects are in the viewer; each takes up to a few MB of the page."""
+    methods: tuple[str, ...] = ()
+    """Whose predictions the viewer shows; F50-T50's and the best other's if not said."""
+    model: str | None = None
+    """The network's import path, if it is not one of ours: needed, because it is code."""
+
+    def run(self) -> int:
+        """Read, predict, draw, write."""
+        from steelyard.imaging.writing import write_text
+        from steelyard.report.assembly import Scans, assemble
+        from steelyard.report.page import render_report
+        from steelyard.report.runs import by_method, read_runs
+
+        if not self.runs:
+            raise UserError("name at least one run directory.")
+        if self.subjects < 1:
+            raise UserError(f"subjects must be at least 1; got {self.subjects}.")
+        records = read_runs(self.runs)
+        scans = None
+        if self.data is not None:
+            scans = Scans(data=self.data, subjects=self.subjects, methods=self.methods, model=self.model)
+        methods = by_method(records)
+        report = assemble(
+            records,
+            scans=scans,
+            title="One network for several domains",
+            lead=f"{_count(len(records), 'run')} of {_count(len(methods), 'method')}: {', '.join(methods)}.",
+        )
+        write_text(self.out, text := render_report(report))
+        if self.figures is not None:
+            for plate in report.figures:
+                plate.save(self.figures)
+        say(f"{self.out} is the report, {len(text) / 1e6:.1f} MB{'; it shows scans' if self.data else ''}")
+        return 0
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,72 @@
+"""How good each method is on one domain, against how good on the other."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from steelyard.imaging.segmentation.methods import votes
+from steelyard.report.figures.plate import INK, SOFT, Panel, Plate, titled
+from steelyard.report.runs import RunRecord, by_method, mean_and_spread
+
+Point = tuple[float, float]
+
+_SPAN = 0.06  # of Dice that an axis covers at least, or differences of nothing would fill the figure
+
+
+def pareto_front(points: Sequence[Point]) -> list[Point]:
+    """Return the points that no other beats on both counts, from left to right.
+
+    >>> pareto_front([(0.5, 0.5), (0.9, 0.1), (0.4, 0.4), (0.2, 0.8)])
+    [(0.2, 0.8), (0.5, 0.5), (0.9, 0.1)]
+    """
+    front: list[Point] = []
+    for point in sorted(set(points), reverse=True):
+        if not front or point[1] > front[-1][1]:
+            front.append(point)
+    return front[::-1]
+
+
+def trade_off_plate(
+    runs: Sequence[RunRecord], domains: tuple[str, str], *, tints: Mapping[str, str], name: str = "trade_off"
+) -> Plate:
+    """Show the mean Dice of each method on two domains, and the front of what fixed weights reach."""
+    first, second = domains
+    return Plate(
+        name=name,
+        title=f"{titled(first)} against {titled(second)}",
+        caption=(
+            "Mean Dice over runs, each the mean over its test subjects; whiskers are one standard deviation over runs "
+            "(none for a single run). Circles learn their weights. The line joins the fixed weights, squares, that no "
+            "other fixed weights beat on both domains: what is above and to the right of it no fixed weights reached."
+        ),
+        panels=(Panel(title="mean Dice", draw=lambda axes: _draw(axes, runs, domains, tints)),),
+        size=(5.6, 4.4),
+    )
+
+
+def _draw(axes: Axes, runs: Sequence[RunRecord], domains: tuple[str, str], tints: Mapping[str, str]) -> None:
+    fixed: list[Point] = []
+    for method, held in by_method(runs).items():
+        judged = [run for run in held if all(run.scores(domain) for domain in domains)]
+        if not judged:
+            continue
+        (x, x_spread), (y, y_spread) = (
+            mean_and_spread([float(np.mean(run.scores(domain))) for run in judged]) for domain in domains
+        )
+        if not votes(method):
+            fixed.append((x, y))
+        whiskers = {"xerr": x_spread, "yerr": y_spread} if len(judged) > 1 else {}
+        mark = "o" if votes(method) else "s"
+        axes.errorbar(x, y, **whiskers, fmt=mark, ms=7, color=tints[method], elinewidth=1, capsize=2, zorder=3)  # type: ignore[arg-type]
+        axes.annotate(method, (x, y), xytext=(7, 5), textcoords="offset points", fontsize=8.5, color=INK)
+    front = pareto_front(fixed)
+    if len(front) > 1:
+        axes.plot(*zip(*front, strict=True), color=SOFT, lw=1.1, zorder=2)
+    axes.set_xlabel(f"on {titled(domains[0])}")
+    axes.set_ylabel(f"on {titled(domains[1])}")
+    axes.grid(axis="x", color=axes.yaxis.get_gridlines()[0].get_color(), lw=0.7)
+    axes.margins(0.22)
+    for low, high, set_limits in ((*axes.get_xlim(), axes.set_xlim), (*axes.get_ylim(), axes.set_ylim)):
+        short = max(0.0, _SPAN - (high - low)) / 2
+        set_limits(low - short, high + short)

@@ -1,0 +1,25 @@
+from steelyard.cli import main
+
+
+def test_the_report_is_one_file_and_its_figures_if_wanted(run_folder, cohort, tmp_path, capsys):
+    out, figures = tmp_path / "page.html", tmp_path / "figures"
+    command = ["report", str(run_folder), "--data", str(cohort), "--out", str(out), "--figures", str(figures)]
+    assert main([*command, "--subjects", "1"]) == 0
+    assert "it shows scans" in capsys.readouterr().err
+    assert 'class="viewer"' in out.read_text()
+    names = {"geometry", "learning", "scans", "scores", "trade_off", "weights"}
+    assert {path.name for path in figures.iterdir()} == {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
+
+
+def test_mistakes_are_one_line(run_folder, tmp_path, capsys):
+    out = tmp_path / "page.html"
+    for given, said in (
+        ([str(tmp_path / "nothing")], "there is no run directory in it"),
+        ([str(run_folder), "--subjects", "0"], "subjects must be at least 1; got 0"),
+        ([str(run_folder), "--data", str(tmp_path / "nothing")], "nothing"),
+    ):
+        assert main(["report", *given, "--out", str(out)]) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1
+    assert not out.exists()

@@ -1,0 +1,74 @@
+import csv
+import shutil
+
+import pytest
+
+from steelyard.errors import UserError
+from steelyard.report.comparison import answer, means_table, subjects_table
+from steelyard.report.configuration import configuration_tables
+from steelyard.report.runs import by_setting, mean_and_spread, read_run, read_runs
+
+
+@pytest.fixture(scope="module")
+def records(run_folder):
+    return read_runs([run_folder])
+
+
+def test_runs_are_found_within_folders_once_and_in_the_papers_order(run_folder):
+    found = read_runs([run_folder / "Ours-C-25", run_folder, run_folder / "F50-T50" / "fold-0_repeat-0"])
+    assert [run.method for run in found] == ["F50-T50", "Ours-C-25", "Ours-C-25"]
+    assert list(by_setting(found)) == ["unet-3F"]
+
+
+def test_the_table_holds_the_means_of_the_runs_own_files(records):
+    table = means_table(records)
+    assert [row[:2] for row in table.rows] == [["F50-T50", "1"], ["Ours-C-25", "2"]]
+    assert table.headings[2:4] == ["DSC-F", "DSC-T"]
+    means = []
+    for record in records[1:]:
+        with (record.path / "metrics.csv").open() as stream:
+            held = [float(row["dsc"]) for row in csv.DictReader(stream) if row["domain"] == "t1"]
+        means.append(sum(held) / len(held))
+    mean, spread = mean_and_spread(means)
+    assert table.rows[1][3] == f"{mean:.3f} ± {spread:.3f}"
+    assert "±" not in table.rows[0][3]
+    assert table.rows[0][-1] == "0.50"
+
+
+def test_each_subject_has_a_row_for_each_method(records):
+    table = subjects_table(records)
+    assert [row[:2] for row in table.rows] == [
+        [records[0].subjects[0], "F50-T50"],
+        [records[0].subjects[0], "Ours-C-25"],
+    ]
+    assert table.rows[0][2] == f"{records[0].scores('flair')[0]:.3f}"
+
+
+def test_the_answer_says_what_was_gained_and_how_little_that_shows(records):
+    said = answer(records[:2])
+    gain = records[1].scores("flair")[0] - records[0].scores("flair")[0]
+    assert f"Ours-C-25 against F50-T50, mean Dice: FLAIR {gain:+.3f}" in said[0]
+    assert "not which method is better" in said[1]
+    assert "looks better than it is" in answer(records)[1]
+
+
+def test_the_configuration_shows_what_differs_and_what_it_ran_on(records):
+    settings, versions, runs = configuration_tables(records)
+    held = {row[0]: row[1] for row in settings.rows}
+    assert held["method"] == "F50-T50; Ours-C-25"
+    assert held["seed"] == "0; 1"
+    assert held["slices.frame.pixel_mm"] == "4.0"
+    assert "packages.torch" in {row[0] for row in versions.rows}
+    assert runs.rows[2][0] == "unet-3F/Ours-C-25/fold-0_repeat-1"
+
+
+def test_damaged_and_missing_runs_are_named(records, tmp_path):
+    shutil.copytree(records[0].path, tmp_path / "run")
+    (tmp_path / "run" / "metrics.csv").write_text("subject,domain,part,dsc\na,flair,test,high\n")
+    with pytest.raises(UserError, match="its tables are damaged"):
+        read_run(tmp_path / "run")
+    with pytest.raises(UserError, match="this is no run directory"):
+        read_run(tmp_path / "nothing")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="there is no run directory in it"):
+        read_runs([tmp_path / "empty"])

@@ -1,0 +1,101 @@
+import base64
+import hashlib
+import io
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from steelyard.errors import UserError
+from steelyard.imaging.segmentation.data import read_prepared
+from steelyard.imaging.volumes import canonical
+from steelyard.report.assembly import Scans, assemble
+from steelyard.report.page import Picture, Report, Table, render_report
+from steelyard.report.predictions import predict_on
+from steelyard.report.runs import read_runs
+from steelyard.report.viewer import pack_subject
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+
+
+@pytest.fixture(scope="module")
+def records(run_folder):
+    return read_runs([run_folder])
+
+
+@pytest.fixture(scope="module")
+def shown(records, cohort):
+    subject = next(one for one in read_prepared(cohort).subjects if one.key in records[0].subjects)
+    return predict_on(subject, records[:1])
+
+
+def opened(url):
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))))
+
+
+def test_the_viewers_pictures_hold_the_masks_to_the_voxel(shown):
+    packed = pack_subject(shown)
+    width, height, depth = packed["size"]
+    bits = opened(packed["masks"]["F50-T50"]) // 32
+    manual = canonical(shown.volumes.wmh).voxels[shown.box]
+    for level in range(depth):
+        row, column = divmod(level, packed["columns"])
+        tile = bits[row * height : (row + 1) * height, column * width : (column + 1) * width]
+        assert ((tile & 1) == manual[:, ::-1, level].T).all()
+        for bit, domain in ((2, "flair"), (4, "t1")):
+            assert ((tile & bit > 0) == shown.masks["F50-T50"][domain][shown.box][:, ::-1, level].T).all()
+    assert packed["start"] == np.argmax(manual.sum(axis=(0, 1)))
+    assert opened(packed["scans"]["FLAIR"]).shape == bits.shape
+    assert packed["scores"]["F50-T50"]["FLAIR"] == pytest.approx(shown.runs["F50-T50"].scores("flair")[0], abs=5e-4)
+
+
+def test_whatever_a_name_holds_is_text(shown):
+    table = Table(title=HOSTILE, headings=[HOSTILE], rows=[[HOSTILE]], note=HOSTILE)
+    page = render_report(
+        Report(
+            title=HOSTILE,
+            lead=HOSTILE,
+            answer=[HOSTILE],
+            tables=[table],
+            pictures=[Picture(title=HOSTILE, caption=HOSTILE, content=b"x")],
+            subjects=[pack_subject(shown) | {"name": HOSTILE}],
+            subjects_note=HOSTILE,
+            scores=[table],
+            settings=[table],
+            commands=[HOSTILE],
+        )
+    )
+    assert "alert(1)</script" not in page
+    assert "<img src=x" not in page
+    assert page.count("<script") == page.count("</script>") == 2
+
+
+def test_the_policy_allows_this_script_and_no_network(records):
+    page = render_report(assemble(records, title="T", lead="L"))
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
+    policy = policy.replace("&#39;", "'")
+    (script,) = re.findall(r"<script>(.*?)</script>", page, flags=re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy.startswith(f"default-src 'none'; script-src 'sha256-{digest}';")
+    assert not re.search(r"(src|href)=\"(?!data:|#)", page)
+
+
+def test_without_data_there_is_no_viewer_and_the_page_says_so(records):
+    report = assemble(records, title="T", lead="L")
+    assert not report.subjects
+    page = render_report(report)
+    assert 'class="viewer"' not in page
+    assert "Without --data there are no scans here" in page
+    assert page.index("Ours-C-25 against F50-T50") < page.index("<table")
+
+
+def test_as_many_subjects_are_shown_as_wanted_and_the_page_says_so(records, cohort, tmp_path):
+    report = assemble(records, scans=Scans(data=cohort, subjects=1), title="T", lead="L")
+    assert [one["name"] for one in report.subjects] == records[0].subjects[:1]
+    assert report.subjects_note.startswith("1 of 1 test subjects")
+    assert {"scans", "geometry", "trade_off", "scores", "weights", "learning"} == {
+        plate.name for plate in report.figures
+    }
+    with pytest.raises(UserError, match="no run that was tested is of method Simple-C"):
+        assemble(records, scans=Scans(data=cohort, methods=("Simple-C",)), title="T", lead="L")

@@ -1,0 +1,150 @@
+from math import hypot
+
+import numpy as np
+import pytest
+import torch
+
+from steelyard.errors import UserError
+from steelyard.imaging.losses import cross_entropy_minus_dice
+from steelyard.imaging.segmentation.data import read_prepared
+from steelyard.imaging.segmentation.run import RunDirectory
+from steelyard.probing.halves import halve
+from steelyard.report.credibility import credible_band, posteriors
+from steelyard.report.figures.geometry import geometry_plate
+from steelyard.report.figures.learning import learning_plate
+from steelyard.report.figures.plate import INK, Panel, Plate, colours
+from steelyard.report.figures.scans import scans_plate
+from steelyard.report.figures.scores import scores_plate
+from steelyard.report.figures.trade_off import trade_off_plate
+from steelyard.report.figures.weights import weights_plate
+from steelyard.report.geometry import draw_batch, measure_geometry
+from steelyard.report.predictions import predict_on
+from steelyard.report.runs import RunRecord, by_method, read_runs
+
+
+@pytest.fixture(scope="module")
+def records(run_folder):
+    return read_runs([run_folder])
+
+
+@pytest.fixture(scope="module")
+def tints(records):
+    return colours(by_method(records))
+
+
+@pytest.fixture(scope="module")
+def measured(records, cohort):
+    return measure_geometry(records[-1], read_prepared(cohort))
+
+
+def test_the_posterior_of_the_votes_is_the_one_the_run_took_its_weights_from(records):
+    modes = [posterior.mode[0] for posterior in posteriors(records[-1])]
+    assert modes == pytest.approx(records[-1].weights("flair"))
+
+
+def test_the_window_forgets_old_votes(records):
+    steps = [{"vote": "flair"}] * 30 + [{"vote": ""}] + [{"vote": "t1"}] * 25
+    run = RunRecord(records[-1].path, records[-1].config, [], steps, [])
+    counted = [posterior.concentration for posterior in posteriors(run)]
+    assert counted[0] == (6.0, 5.0)
+    assert counted[29] == counted[30] == (30.0, 5.0)
+    assert counted[-1] == (5.0, 30.0)
+    low, high = credible_band(run, "flair")
+    assert low[0] < 6 / 11 < high[0]
+    assert high[-1] < 0.5 < low[29]
+
+
+def test_the_weights_of_several_runs_are_a_line_a_band_and_a_credible_interval(records, tints):
+    plate = weights_plate(records, "flair", tints=tints)
+    assert [panel.title for panel in plate.panels] == ["Ours-C-25", "fixed weights"]
+    axes = plate.figure().axes[0]
+    mean = np.mean([run.weights("flair") for run in records[1:]], axis=0)
+    assert axes.lines[1].get_ydata() == pytest.approx(mean)
+    edges = [np.mean([credible_band(run, "flair")[side] for run in records[1:]], axis=0) for side in (0, 1)]
+    spread, credible = (collection.get_paths()[0].vertices[:, 1] for collection in axes.collections)
+    assert (credible.min(), credible.max()) == pytest.approx((edges[0].min(), edges[1].max()))
+    assert (spread.min(), spread.max()) != pytest.approx((credible.min(), credible.max()))
+    single = weights_plate(records[:2], "flair", tints=tints).figure().axes[0]
+    assert [collection.get_label() for collection in single.collections] == ["95 % credible"]
+
+
+def test_a_method_is_where_its_means_are(records, tints):
+    axes = trade_off_plate(records, ("flair", "t1"), tints=tints).figure().axes[0]
+    placed = {text.get_text(): text.xy for text in axes.texts}
+    expected = [np.mean([run.scores(domain) for run in records[1:]]) for domain in ("flair", "t1")]
+    assert placed["Ours-C-25"] == pytest.approx(expected)
+    assert set(placed) == {"F50-T50", "Ours-C-25"}
+
+
+def test_curves_and_scores_have_a_panel_for_each_method_and_domain(records, tints):
+    learning = learning_plate(records)
+    assert [panel.title for panel in learning.panels] == ["F50-T50", "Ours-C-25"]
+    assert learning.figure().axes[0].lines[1].get_ydata() == pytest.approx(records[0].validation("t1"))
+    assert [panel.title for panel in scores_plate(records, tints=tints).panels] == ["Dice on FLAIR", "Dice on T1"]
+
+
+def test_the_plane_keeps_lengths_and_what_the_gradients_do(records, cohort, measured):
+    run = records[-1]
+    directory = RunDirectory(run.path)
+    batch = draw_batch(read_prepared(cohort), run.config, split=directory.split, epoch=len(run.epochs))
+    halves = halve(batch)
+    network = directory.network().double()
+
+    def tested():
+        pairs = [half.meta_test for half in halves.values()]
+        with torch.no_grad():
+            losses = [cross_entropy_minus_dice(network(images.double()), masks.double()) for images, masks in pairs]
+        return sum(losses).item()
+
+    before = tested()
+    images, masks = halves["t1"].meta_train
+    cross_entropy_minus_dice(network.train()(images.double()), masks.double()).backward()
+    length = torch.cat([parameter.grad.flatten() for parameter in network.parameters()]).norm()
+    assert hypot(*measured.gradients[1]) == pytest.approx(float(length), rel=1e-3)
+    fresh = directory.network().double()
+    rate = 1e-6
+    with torch.no_grad():
+        for parameter, other in zip(fresh.parameters(), network.parameters(), strict=True):
+            parameter -= rate * other.grad
+    network = fresh
+    assert (before - tested()) / rate == pytest.approx(measured.along[1], rel=0.02)
+    assert measured.weights[0] == run.weights("flair")[-1]
+    assert hypot(*measured.other_half) <= measured.other_norm
+
+
+def test_the_geometry_states_what_was_measured(records, cohort, measured):
+    plate = geometry_plate(measured, method="Ours-C-25")
+    assert f"{hypot(*measured.gradients[0]):.3g}" in plate.caption
+    assert len(plate.figure().axes[0].texts) == 4
+    single = RunRecord(records[0].path, type(records[0].config)(method="t1-only"), [], [], [])
+    with pytest.raises(UserError, match="a run on one domain"):
+        measure_geometry(single, read_prepared(cohort))
+
+
+def test_the_scans_are_shown_five_times(records, cohort):
+    subject = next(one for one in read_prepared(cohort).subjects if one.key in records[0].subjects)
+    shown = predict_on(subject, records)
+    assert list(shown.masks) == ["F50-T50", "Ours-C-25"]
+    plate = scans_plate(shown, method="Ours-C-25", title="T")
+    assert [panel.title for panel in plate.panels] == ["FLAIR", "T1", "manual mask", "found on FLAIR", "found on T1"]
+    plain, marked = (plate.figure().axes[place].images[0].get_array() for place in (0, 2))
+    changed = (plain != marked).any(axis=2)
+    height = np.argmax(shown.volumes.wmh.voxels.sum(axis=(0, 1)))
+    assert changed.sum() == shown.volumes.wmh.voxels[..., height].sum()
+
+
+def test_a_plate_is_kept_as_vectors_and_pixels_and_follows_the_page(tmp_path):
+    plate = Plate(
+        name="p", title="T", caption="c", panels=(Panel(title="$a <b>", draw=lambda axes: axes.plot([0, 1])),)
+    )
+    plate.save(tmp_path)
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+    drawn = (tmp_path / "p.svg").read_text()
+    assert INK in drawn
+    plate.save(tmp_path)
+    assert (tmp_path / "p.svg").read_text() == drawn
+    (inline,) = plate.inline()
+    assert inline.startswith("<svg")
+    assert INK not in inline
+    assert "var(--c1c2024)" in inline
+    assert "$a &lt;b&gt;</text>" in inline
