@@ -44,4 +44,4 @@ def _interval(posterior: DirichletPosterior) -> tuple[tuple[float, float], ...]:
 
 
 def _weighting(run: RunRecord) -> object:
-    return make_weighting(run.config.method, len(run.config.trained), prior=run.config.prior)
+    return make_weighting(run.config.method, run.config.trained, prior=run.config.prior)
