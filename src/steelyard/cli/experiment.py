@@ -88,11 +88,16 @@ class Experiment(Command):
         return 2 if failed else 0
 
     def _conclude(self) -> None:
-        """Write what follows from the finished runs alone: tables, figures and the report have their place here."""
+        """Write what follows from the finished runs alone: results, tables, figures, the report."""
         from steelyard.experiments.results import RESULTS, write_results
+        from steelyard.report.conclusion import conclude
 
         runs = write_results(self.out)
         say(f"{self.out / RESULTS} has every metric of {runs} runs, per test subject and domain")
+        if runs:
+            for sentence in conclude(self.out, self.data):
+                say(sentence)
+            say(f"look at {self.out / 'report.html'}; tables and figures are beside it")
 
     def _work(self, units: "list[Unit]", slices: "LabelledSlices") -> "list[News]":
         from steelyard.cli.grid_progress import GridProgress
