@@ -37,8 +37,7 @@ def conclude(out: Path, data: Path, *, subjects: int = 6) -> list[str]:
         write_evidence(results, out / "tables")
         verdicts = judge(results, timings=_timings(out))
         answer = [verdict.overall for verdict in verdicts]
-        said = [line for verdict in verdicts for line in (verdict.overall, *verdict.sentences)]
-        report = replace(report, answer=said)
+        report = replace(report, answer=answer)
     except UserError as error:  # without a baseline there is nothing to compare with
         answer = [str(error)]
     write_text(out / "report.html", render_report(report))
