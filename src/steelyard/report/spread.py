@@ -5,20 +5,23 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import linalg
 
 from steelyard.report.bootstrap import Design, Estimate, interval
 from steelyard.report.grid import Array, ScoreGrid, mean
 
-_EXACT_RUNS = 11  # 2¹¹ = 2,048 exchanges: as many as would be drawn
+_EXACT_CONTRASTS = 11  # 2¹¹ = 2,048 exchanges: as many as would be drawn
 
 
 def estimate_spread_gain(grid: ScoreGrid, method: str, baseline: str, *, design: Design) -> Estimate:
     """Estimate GAIN-σ, the decrease in the s.d. over repeats, summed over domains, and test it.
 
-    Only pairs of runs that both methods have in a fold are used. The p-value is of a permutation test: each run's
-    deviations from its method's mean in the fold are exchanged between the two methods, or not, for all domains
-    together; if the two spreads are equal, every exchange is as likely as any other. The interval is the estimate ± t
-    times the standard error of a bootstrap that draws subjects within folds and repeats within folds.
+    Only pairs of runs that both methods have in a fold are used. The p-value is of a permutation test: the R repeats of
+    a fold become R − 1 orthonormal contrasts, which do not depend on the fold's mean and are independent if runs are
+    normal, and each is exchanged between the two methods, or not, for all domains together; if the two spreads are
+    equal, every exchange is as likely as any other. (Deviations from the mean are not independent: to exchange those
+    finds differences where there are none.) The interval is the estimate ± t times the standard error of a bootstrap
+    that draws subjects within folds and repeats within folds.
     """
     pair = np.stack([grid.of(method), grid.of(baseline)])
     pair = np.where(np.isfinite(pair).all(axis=0), pair, math.nan)
@@ -65,20 +68,22 @@ def _redrawn_gains(folds: list[Array], draws: int, rng: np.random.Generator) -> 
 
 
 def _exchange_p(runs: list[Array], observed: float, *, rng: np.random.Generator, draws: int) -> float:
-    centred = [fold - fold.mean(axis=2, keepdims=True) for fold in runs]
-    total = sum(fold.shape[2] for fold in centred)
-    exact = total <= _EXACT_RUNS
+    contrasts = [fold @ linalg.helmert(fold.shape[2]).T for fold in runs]
+    total = sum(fold.shape[2] for fold in contrasts)
+    exact = total <= _EXACT_CONTRASTS
     exchanges = _every_exchange(total) if exact else rng.integers(2, size=(draws, total)).astype(bool)
     gains = np.zeros(len(exchanges))
     start = 0
-    for fold in centred:
+    for fold in contrasts:
         swap = exchanges[:, None, start : start + fold.shape[2]]
         method, baseline = np.where(swap, fold[1], fold[0]), np.where(swap, fold[0], fold[1])
-        gains += (baseline.std(axis=2, ddof=1) - method.std(axis=2, ddof=1)).sum(axis=1) / len(centred)
+        # The root mean square of the contrasts is the s.d. of the runs they are made of.
+        method, baseline = (np.sqrt(np.square(one).mean(axis=2)) for one in (method, baseline))
+        gains += (baseline - method).sum(axis=1) / len(contrasts)
         start += fold.shape[2]
     as_far = int((np.abs(gains) >= abs(observed) - 1e-12).sum())
     return as_far / len(exchanges) if exact else (as_far + 1) / (draws + 1)
 
 
-def _every_exchange(runs: int) -> NDArray[np.bool_]:
-    return np.array(list(itertools.product((False, True), repeat=runs)))
+def _every_exchange(pairs: int) -> NDArray[np.bool_]:
+    return np.array(list(itertools.product((False, True), repeat=pairs)))

@@ -168,7 +168,9 @@ def _spread(one: Comparison) -> str:
         f"Spread over repeats (GAIN-σ) {_ranged(one.spread)}, permutation {_p(one.spread.p)}, corrected "
         f"{_p(one.spread_corrected)}: {shown}."
     )
-    return " ".join(filter(None, (said, _too_few(one.pairs, one.family, "pairs of runs"))))
+    return " ".join(
+        filter(None, (said, _too_few(one.pairs - one.folds, one.family, "pairs of runs beyond one a fold")))
+    )
 
 
 def _with_cost(one: Comparison, timings: Timings | None) -> str:
