@@ -38,7 +38,7 @@ def address(run_folder, cohort, tmp_path_factory):
         runs={"F50-T50": runs[0]},
         masks={"F50-T50": found},
     )
-    rows = [["a", "10.0 ± 1"], ["b", "–"], ["c", "9.5"], ["d", "−3"]]
+    rows = [["a", "10.0 ± 1"], ["b", "–"], ["c", "9.5"], ["d", "−3"], ["e", "∞"]]
     numbers = Table(title="numbers", headings=["name", "value"], rows=rows)
     report = assemble(runs, title="T", lead="L")
     report = replace(report, tables=[numbers, *report.tables], subjects=[pack_subject(shown)])
@@ -126,12 +126,12 @@ def test_a_click_or_a_key_sorts_and_missing_values_come_last(browser, address):
         table = page.locator("table").first
         names = lambda: table.locator("tbody td:first-child").all_inner_texts()  # noqa: E731
         table.get_by_role("button", name="value").click()
-        assert names() == ["d", "c", "a", "b"]
+        assert names() == ["d", "c", "a", "e", "b"]
         assert table.locator("th").nth(1).get_attribute("aria-sort") == "ascending"
         page.keyboard.press("Enter")
-        assert names() == ["a", "c", "d", "b"]
+        assert names() == ["e", "a", "c", "d", "b"]
         table.get_by_role("button", name="name").click()
-        assert names() == ["a", "b", "c", "d"]
+        assert names() == ["a", "b", "c", "d", "e"]
         assert table.locator("th").nth(1).get_attribute("aria-sort") is None
 
 
