@@ -61,6 +61,7 @@ def browser():
 def shown(browser, address, **how):
     """Open the page; whatever it says on the console or asks of anyone fails the test."""
     context = browser.new_context(**({"viewport": WIDE} | how))
+    context.set_default_timeout(120_000)  # a busy machine is slow, not wrong
     page = context.new_page()
     said, asked = [], []
     page.on("console", lambda message: said.append(message.text))
@@ -68,7 +69,7 @@ def shown(browser, address, **how):
     page.on("dialog", lambda dialog: said.append(dialog.message))
     page.on("request", lambda request: asked.append(request.url))
     page.goto(address)
-    page.wait_for_selector(".viewer[data-state=ready]", timeout=60_000)
+    page.wait_for_selector(".viewer[data-state=ready]")
     yield page
     assert said == []
     assert [url for url in asked if not url.startswith("data:")] == [address]
