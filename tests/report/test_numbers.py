@@ -1,10 +1,11 @@
 import csv
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from steelyard.errors import UserError
-from steelyard.report.comparison import answer, means_table, subjects_table
+from steelyard.report.comparison import answer, means_table, rivals, subjects_table
 from steelyard.report.configuration import configuration_tables
 from steelyard.report.runs import by_setting, mean_and_spread, read_run, read_runs
 
@@ -50,6 +51,12 @@ def test_the_answer_says_what_was_gained_and_how_little_that_shows(records):
     assert f"Ours-C-25 against F50-T50, mean Dice: FLAIR {gain:+.3f}" in said[0]
     assert "not which method is better" in said[1]
     assert "looks better than it is" in answer(records)[1]
+
+
+def test_a_method_of_one_domain_is_no_rival_of_those_of_both(records):
+    single = replace(records[1], config=replace(records[1].config, method="flair-only"))
+    assert rivals([records[0], single, records[1]], "F50-T50") == ["Ours-C-25"]
+    assert rivals([records[0], single], "F50-T50") == ["flair-only"]
 
 
 def test_the_configuration_shows_what_differs_and_what_it_ran_on(records):

@@ -64,6 +64,7 @@ def test_the_weights_of_several_runs_are_a_line_a_band_and_a_credible_interval(r
     spread, credible = (collection.get_paths()[0].vertices[:, 1] for collection in axes.collections)
     assert (credible.min(), credible.max()) == pytest.approx((edges[0].min(), edges[1].max()))
     assert (spread.min(), spread.max()) != pytest.approx((credible.min(), credible.max()))
+    assert weights_plate(records[:1], "flair", tints=tints).panels == ()
     single = weights_plate(records[:2], "flair", tints=tints).figure().axes[0]
     assert [collection.get_label() for collection in single.collections] == ["95 % credible"]
 

@@ -26,7 +26,7 @@ class Report(Command):
     figures: Path | None = None
     """A folder for the figures as files, SVG and PNG."""
     subjects: int = 6
-    """At most so many test subjects are in the viewer; each takes up to a few MB of the page."""
+    """At most so many test subjects are in the viewer; each takes about half a megabyte of the page."""
     methods: tuple[str, ...] = ()
     """Whose predictions the viewer shows; F50-T50's and the best other's if not said."""
     model: str | None = None

@@ -1,7 +1,7 @@
 """What a few runs reached, in plain numbers: a table of means and a sentence."""
 
 from collections.abc import Sequence
-from math import isnan
+from math import isinf, isnan
 from statistics import fmean
 
 from steelyard.report.figures.plate import titled
@@ -39,7 +39,7 @@ def subjects_table(runs: Sequence[RunRecord], *, title: str = "Every test subjec
                     cells.append(_number(fmean(run.score(subject, domain, metric) for run in held), digits))
             rows.append(cells)
     scored = [f"{title}-{domain[0].upper()}" for _, title, _ in _OF_A_SUBJECT for domain in domains]
-    note = "HD95 in mm, over the whole volume."
+    note = "HD95 in mm, over the whole volume; ∞ where nothing was found."
     return Table(title=title, headings=["subject", "method", *scored], rows=rows, note=note)
 
 
@@ -50,7 +50,7 @@ def answer(runs: Sequence[RunRecord]) -> list[str]:
     for setting, held in settings.items():
         methods = by_method(held)
         base = BASELINE if BASELINE in methods else next(iter(methods))
-        others = [method for method in methods if method != base]
+        others = rivals(held, base)
         start = f"{setting}: " if len(settings) > 1 else ""
         if not others:
             lines.append(f"{start}{base}, mean Dice: {_said(methods[base])}.")
@@ -62,6 +62,13 @@ def answer(runs: Sequence[RunRecord]) -> list[str]:
         )
         lines.append(f"{start}{best} against {base}, mean Dice: {gains} ({_said(methods[best])}).")
     return [*lines, _caution(runs)] if lines else ["No run here has been evaluated yet."]
+
+
+def rivals(runs: Sequence[RunRecord], base: str) -> list[str]:
+    """Return the other methods; those that trained on one domain only count if there are no others."""
+    others = {method: held[0] for method, held in by_method(runs).items() if method != base}
+    whole = [method for method, run in others.items() if len(run.config.trained) > 1]
+    return whole or list(others)
 
 
 def best_method(runs: Sequence[RunRecord], methods: Sequence[str]) -> str:
@@ -103,4 +110,6 @@ def _row(method: str, runs: Sequence[RunRecord]) -> list[str]:
 
 
 def _number(value: float, digits: int) -> str:
+    if isinf(value):
+        return "∞"
     return "–" if isnan(value) else f"{value:.{digits}f}"

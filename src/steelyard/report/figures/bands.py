@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 _POINTS = 400  # of a line; more cannot be seen, and weigh
 
+_SPREAD = "± 1 s.d."
+
 Curve = NDArray[np.float64]
 
 
@@ -39,9 +41,8 @@ def draw_band(axes: Axes, curves: Sequence[Sequence[float]], *, colour: str, lab
     at = thinned(len(mean))
     axes.plot(at + 1, mean[at], color=colour, label=label, **({"lw": 1.6} | line))
     if len(curves) > 1:
-        axes.fill_between(
-            at + 1, (mean - spread)[at], (mean + spread)[at], color=colour, alpha=0.22, lw=0, label="± 1 s.d."
-        )
+        named = None if _SPREAD in axes.get_legend_handles_labels()[1] else _SPREAD
+        axes.fill_between(at + 1, (mean - spread)[at], (mean + spread)[at], color=colour, alpha=0.22, lw=0, label=named)
 
 
 def thinned(length: int) -> NDArray[np.int64]:

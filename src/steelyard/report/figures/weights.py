@@ -13,7 +13,7 @@ from steelyard.report.runs import RunRecord, by_method
 def weights_plate(runs: Sequence[RunRecord], domain: str, *, tints: Mapping[str, str], name: str = "weights") -> Plate:
     """Show one domain's weight over the steps of training: mean and s.d. over runs, and for Ours the posterior.
 
-    Methods whose weights never move share a panel.
+    Methods whose weights never move share a panel; where there are no others, there is nothing to show.
     """
     methods = {method: held for method, held in by_method(runs).items() if len(held[0].config.trained) > 1}
     still = {method: held for method, held in methods.items() if not _moves(held, domain)}
@@ -22,7 +22,7 @@ def weights_plate(runs: Sequence[RunRecord], domain: str, *, tints: Mapping[str,
         for method, held in methods.items()
         if method not in still
     ]
-    if still:
+    if still and panels:
         panels.append(Panel(title="fixed weights", draw=lambda axes: _draw_still(axes, still, domain, tints)))
     return Plate(
         name=name,

@@ -2,6 +2,7 @@
 
 /* Tables: a click on a heading sorts by its column, a second one the other way round. */
 function number(text) {
+  if (/^[+]?(∞|inf)/.test(text)) return Infinity;
   const found = text.replace(/[−–]/g, "-").match(/^\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?/i);
   return found ? parseFloat(found[0]) : NaN;
 }
@@ -12,13 +13,14 @@ function sortBy(table, column, ascending) {
     const text = row.cells[column].textContent.trim();
     return { row, text, value: number(text) };
   });
-  const filled = rows.filter((one) => one.text !== "" && one.text !== "–");
+  const filled = rows.filter((one) => !["", "–", "-", "nan"].includes(one.text));
   const numeric = filled.every((one) => !Number.isNaN(one.value));
   const sign = ascending ? 1 : -1;
   rows.sort((a, b) => {
     const missing = !filled.includes(a) - !filled.includes(b);
     if (missing) return missing;
-    return sign * (numeric ? a.value - b.value : a.text.localeCompare(b.text, "en", { numeric: true }));
+    if (numeric) return a.value === b.value ? 0 : sign * (a.value < b.value ? -1 : 1);
+    return sign * a.text.localeCompare(b.text, "en", { numeric: true });
   });
   body.append(...rows.map((one) => one.row));
 }
