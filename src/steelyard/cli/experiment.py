@@ -29,7 +29,7 @@ class Experiment(Command):
     """
 
     name: Annotated[str, tyro.conf.Positional]
-    """The design: paper (for GPUs), desk (two cores, a block a day) or smoke (minutes)."""
+    """The design: paper (for GPUs), desk (for two cores) or smoke (minutes)."""
     data: Annotated[Path, tyro.conf.Positional]
     """The derivatives that `steelyard preprocess` left."""
     out: Annotated[Path, tyro.conf.Positional]

@@ -113,7 +113,7 @@ def paper() -> GridConfig:
 
 
 def desk() -> GridConfig:
-    """The paper's design with small networks on small planes: two cores finish a block in a day's work."""
+    """The paper's design with small networks on small planes: for two cores; `--dry-run` says how long."""
     return GridConfig(training=profiles.desk_grid())
 
 
