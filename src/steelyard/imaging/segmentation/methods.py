@@ -4,7 +4,16 @@ import re
 from collections.abc import Callable, Sequence
 
 from steelyard.errors import UserError
-from steelyard.weighting import DirichletVote, Fixed, RelativeShift, Weighting
+from steelyard.weighting import (
+    FAMO,
+    DirichletVote,
+    DynamicWeightAverage,
+    Fixed,
+    GroupDRO,
+    RelativeShift,
+    UncertaintyWeighting,
+    Weighting,
+)
 
 PAPER = (
     "F50-T50",
@@ -24,7 +33,7 @@ PAPER = (
 _CHOICES = {"G": "greedy", "C": "conservative"}
 _FORMS = (
     "F50-T50 (any two percentages), equal, fixed-0.2-0.3-0.5 (one weight per domain), Simple-G, Simple-C, Ours-G-25, "
-    "Ours-C-25 (any window), flair-only, t1-only"
+    "Ours-C-25 (any window), GroupDRO, DWA, UW, FAMO, flair-only, t1-only"
 )
 
 
@@ -94,6 +103,10 @@ _MAKERS: dict[str, Callable[[Sequence[str], float], Weighting]] = {
     r"F(\d{1,3})-T(\d{1,3})": _percentages,
     r"fixed((?:-\d*\.?\d+)+)": _numbers,
     r"equal|.+-only": lambda _groups, _prior: Fixed(),
+    r"GroupDRO": lambda _groups, _prior: GroupDRO(),
+    r"DWA": lambda _groups, _prior: DynamicWeightAverage(),
+    r"UW": lambda _groups, _prior: UncertaintyWeighting(),
+    r"FAMO": lambda _groups, _prior: FAMO(),
     r"Simple-([GC])": _simple,
     r"Ours-([GC])-(\d{1,6})": _ours,
 }

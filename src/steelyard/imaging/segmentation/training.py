@@ -146,7 +146,7 @@ def _record(trainee: Trainee, number: int) -> StepRecord:
         step=number,
         losses={name: loss.item() for name, loss in report.losses.items()},
         weights=report.weights,
-        hypothetical=report.measured,
+        hypothetical=report.measured if trainee.balancer.probe is not None else {},
         vote=report.vote,
         outcome=report.outcome.value,
     )
