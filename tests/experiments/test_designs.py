@@ -26,7 +26,7 @@ def test_any_number_of_domains():
     methods = ("equal", "Ours-C-25", "fixed-0.2-0.3-0.5", "flair@A-only")
     grid = GridConfig(training=training, models=("unet",), methods=methods)
     assert {cell.method for cell in grid.cells()} == set(methods)
-    with pytest.raises(UserError, match=r"F50-T50: .*one number per domain"):
+    with pytest.raises(UserError, match="F50-T50 weighs flair and t1"):
         replace(grid, methods=PAPER[:1])
 
 

@@ -64,7 +64,7 @@ def make_weighting(method: str, domains: Sequence[str], *, prior: float = 5.0) -
     """
     for pattern, make in _MAKERS.items():
         if found := re.fullmatch(pattern, method):
-            if make is _percentages and tuple(domains) != ("flair", "t1"):
+            if make is _percentages and [name.partition("@")[0] for name in domains] != ["flair", "t1"]:
                 raise UserError(f"method {method} weighs flair and t1, in this order; the domains are {list(domains)}.")
             try:
                 weighting = make(found.groups(), prior)
