@@ -102,6 +102,7 @@ def test_killed_again_and_again_it_comes_to_the_same_bytes(cohort, undisturbed, 
     assert not (out / "failures.csv").exists()
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_is_replaced_and_its_run_done(cohort, undisturbed, tmp_path):
     out = tmp_path / "out"
     command = [sys.executable, "-m", "steelyard", *experiment(cohort, out)]
