@@ -35,15 +35,26 @@ def by_method(network, domains):
     return {case.method: case for case in training_steps.cases() if case.group == (network, domains)}
 
 
-def test_every_case_of_the_small_networks_steps():
+def moves(case, monkeypatch):
+    tasks, make = [], training_steps.make_task
+    with monkeypatch.context() as patch:
+        patch.setattr(training_steps, "make_task", lambda *which: tasks.append(make(*which)) or tasks[-1])
+        step = training_steps.make_step(case)
+    parameters = [p for group in tasks[0].optimizer.param_groups for p in group["params"]]
+    before = [parameter.detach().clone() for parameter in parameters]
+    step()
+    return any(not old.equal(new) for old, new in zip(before, parameters, strict=True))
+
+
+def test_every_case_of_the_small_networks_steps(monkeypatch):
     for case in [*by_method("unet-small", 2).values(), *by_method("mlp", 2).values()]:
-        training_steps.make_step(case)()
+        assert moves(case, monkeypatch), case
 
 
 @pytest.mark.slow
-def test_every_case_steps():
+def test_every_case_steps(monkeypatch):
     for case in training_steps.cases():
-        training_steps.make_step(case)()
+        assert moves(case, monkeypatch), case
 
 
 def test_every_group_begins_with_the_plain_step_and_has_every_mode():

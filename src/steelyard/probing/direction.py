@@ -6,11 +6,13 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from steelyard.batches import Tree, detach_samples, join_samples
 from steelyard.probing.gradient_probe import Leaves, stand_ins_of
 from steelyard.probing.halves import Halves
 from steelyard.probing.linear_step import LinearStep
+from steelyard.probing.probe import Losses
 from steelyard.probing.shadow import Shadow
 from steelyard.probing.vote_probe import whole_of
 
@@ -114,3 +116,18 @@ def _losses(shadow: Shadow, batch: Mapping[str, Tree]) -> dict[str, Tensor]:
     model, losses = shadow.modules
     found: dict[str, Tensor] = losses(model, batch)
     return found
+
+
+def check_fit_for_sum(losses: Losses, steps: object, optimizer: Optimizer) -> None:
+    """Refuse losses, steps and precisions whose change along one direction cannot be seen."""
+    if not losses.follow_outputs:
+        raise ValueError("along='sum' needs loss=, not objective=, to see how the losses change along one direction.")
+    if steps is None:
+        raise ValueError(
+            f"along='sum' needs a step that is linear in the gradient; {type(optimizer).__name__}'s is not: "
+            "use along='domains', or step='sgd'."
+        )
+    if torch.is_autocast_enabled(next(iter(optimizer.param_groups[0]["params"])).device.type):
+        raise ValueError(
+            "along='sum' takes a finite difference, for which autocast is too coarse: use along='domains'."
+        )

@@ -1,6 +1,6 @@
 """The inner loop to first order: gradients instead of steps taken."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal, final, get_args
 
 import torch
@@ -10,12 +10,12 @@ from torch.optim import Optimizer
 
 from steelyard.batches import Tree
 from steelyard.measurement import Measurement
-from steelyard.probing.direction import Direction
+from steelyard.probing.direction import Direction, check_fit_for_sum
 from steelyard.probing.gradient_probe import Leaves, Pass, check_moves, detached, leaves_of
 from steelyard.probing.halves import Halves
 from steelyard.probing.hypothetical_step import RULES, Rule, innermost
 from steelyard.probing.layered_sum import LayeredSum
-from steelyard.probing.linear_step import LinearStep, inner, linear_steps
+from steelyard.probing.linear_step import inner, linear_moves, linear_steps
 from steelyard.probing.probe import Finding, Losses
 from steelyard.probing.random_numbers import preserved_random_states, random_states
 from steelyard.probing.reuse import Reusing, trace_reason
@@ -93,7 +93,7 @@ class FirstOrder(VoteProbe):
             return Measurement.nothing(len(losses.domains))
         optimizer = innermost(optimizer)
         if self.along == "sum":
-            _check_fit_for_sum(losses, linear_steps(optimizer, self.step), optimizer)
+            check_fit_for_sum(losses, linear_steps(optimizer, self.step), optimizer)
         rest = {name: (1.0, samples) for name, samples in batch.items() if name not in halves}
         with preserved_random_states(model.parameters()):
             if self.reuse.may_begin(model, losses):
@@ -162,7 +162,7 @@ class FirstOrder(VoteProbe):
         with torch.no_grad():
             if steps is not None:
                 linear = [steps.get(live) for live in leaves.live]
-                moves = _linear_moves([each.gradients for each in trained.values()], total, linear, leaves)
+                moves = linear_moves([each.gradients for each in trained.values()], total, linear, live=leaves.live)
             else:
                 moves = [self._move(each.gradients, total, shadow, leaves, optimizer) for each in trained.values()]
         return {name: level + move.to(level) for name, move in zip(trained, moves, strict=True)}
@@ -293,35 +293,3 @@ def _halves_shared(
         parts.append(Part(name, share, trained[name].losses[name], trained[name].gradients))
         parts.append(Part(name, 1 - share, tested[name].losses[name], tested[name].gradients))
     return share_parts(parts, leaves.live, rest=rest)
-
-
-def _linear_moves(
-    gradients: Sequence[Gradients], total: Gradients, steps: Sequence[LinearStep | None], leaves: Leaves
-) -> list[Tensor]:
-    """⟨Δ_d, G⟩ for each domain; a parameter that a domain has no gradient for is not stepped at all."""
-    moves: list[list[Tensor]] = [[] for _ in gradients]
-    for i, (live, g, step) in enumerate(zip(leaves.live, total, steps, strict=True)):
-        if g is None or step is None:
-            continue
-        drift = step.drift(live, g)
-        for each, terms in zip(gradients, moves, strict=True):
-            mine = each[i]
-            if mine is not None:
-                terms.append(step.factor * inner(mine, g))
-                if drift is not None:
-                    terms.append(drift)
-    return [torch.stack([term.double() for term in terms]).sum() if terms else torch.zeros(()) for terms in moves]
-
-
-def _check_fit_for_sum(losses: Losses, steps: object, optimizer: Optimizer) -> None:
-    if not losses.follow_outputs:
-        raise ValueError("along='sum' needs loss=, not objective=, to see how the losses change along one direction.")
-    if steps is None:
-        raise ValueError(
-            f"along='sum' needs a step that is linear in the gradient; {type(optimizer).__name__}'s is not: "
-            "use along='domains', or step='sgd'."
-        )
-    if torch.is_autocast_enabled(next(iter(optimizer.param_groups[0]["params"])).device.type):
-        raise ValueError(
-            "along='sum' takes a finite difference, for which autocast is too coarse: use along='domains'."
-        )

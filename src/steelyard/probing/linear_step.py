@@ -1,5 +1,6 @@
 """Steps that are linear in the gradient."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from steelyard.probing.hypothetical_step import Rule
+from steelyard.probing.shared import Gradients
 
 
 def inner(one: Tensor, other: Tensor) -> Tensor:
@@ -58,3 +60,21 @@ def _own(group: dict[str, Any], state: dict[str, Any]) -> LinearStep:
         along, inertia = (fresh, momentum) if momentum else (1.0, 0.0)
     sign = -1.0 if group["maximize"] else 1.0
     return LinearStep(-rate * along * sign, -rate * along * group["weight_decay"], -rate * inertia, buffer)
+
+
+def linear_moves(
+    gradients: Sequence[Gradients], total: Gradients, steps: Sequence[LinearStep | None], *, live: Sequence[Tensor]
+) -> list[Tensor]:
+    """⟨Δ_d, G⟩ for each domain; a parameter that a domain has no gradient for is not stepped at all."""
+    moves: list[list[Tensor]] = [[] for _ in gradients]
+    for i, (parameter, g, step) in enumerate(zip(live, total, steps, strict=True)):
+        if g is None or step is None:
+            continue
+        drift = step.drift(parameter, g)
+        for each, terms in zip(gradients, moves, strict=True):
+            mine = each[i]
+            if mine is not None:
+                terms.append(step.factor * inner(mine, g))
+                if drift is not None:
+                    terms.append(drift)
+    return [torch.stack([term.double() for term in terms]).sum() if terms else torch.zeros(()) for terms in moves]
