@@ -64,12 +64,12 @@ def test_contrasts_are_those_radiologists_know(field):
     assert flair["csf"] < 0.2 < flair["white"] == 1 < flair["grey"] < 1.4 < flair["lesion"] < 2.2
 
 
-def test_lesion_contrast_moves_from_white_matter():
+def test_lesion_contrast_moves_t2_from_white_matter():
     table = RELAXATION[3.0]
     assert with_lesion_contrast(table, 1.0) == table
     for tissue in ("lesion", "hole"):
         none = with_lesion_contrast(table, 0.0)[tissue]
-        assert (none.t1, none.t2) == (table["white"].t1, table["white"].t2)
+        assert (none.t1, none.t2) == (table[tissue].t1, table["white"].t2)
 
 
 def test_impossible_times_are_refused():

@@ -179,13 +179,12 @@ def tissue_signals(sequence: Sequence, relaxation: dict[str, Relaxation]) -> tup
 
 
 def with_lesion_contrast(relaxation: dict[str, Relaxation], factor: float) -> dict[str, Relaxation]:
-    """Return the table with T1 and T2 of lesions and holes `factor` times as far from white matter's."""
+    """Return the table with the T2 of lesions and holes `factor` times as far from white matter's.
+
+    T1 stays: how dark lesions are on T1w follows from how much of them is hole.
+    """
     white = relaxation["white"]
     return relaxation | {
-        name: replace(
-            relaxation[name],
-            t1=white.t1 + factor * (relaxation[name].t1 - white.t1),
-            t2=white.t2 + factor * (relaxation[name].t2 - white.t2),
-        )
+        name: replace(relaxation[name], t2=white.t2 + factor * (relaxation[name].t2 - white.t2))
         for name in ("lesion", "hole")
     }

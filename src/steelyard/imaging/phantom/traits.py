@@ -20,7 +20,7 @@ class Traits:
         load_ml: Volume of the white matter hyperintensities.
         pose: How the head lies in the scanner during FLAIR.
         motion: From where a point was during FLAIR to where it was during T1w.
-        lesion_contrast: How far the lesions' T1 and T2 are from white matter's; 1 is typical.
+        lesion_contrast: How far the lesions' T2 is from white matter's; 1 is typical.
         damage: Which part of the lesions' tissue is lost, on average: it darkens them on T1w.
         lining: How bright the line along the ventricles is, 0 (none) to 1.
         gains: The scanner's arbitrary units per signal of white matter, T1w and FLAIR.
