@@ -14,7 +14,7 @@ All times are in milliseconds, all angles in degrees. References, by the keys th
 White matter hyperintensities differ so much, between people and within one, that no one value is right: here T2
 is about twice that of white matter, and T1 from a sixth longer (`lesion`, faint on T1w) to twice as long (`hole`,
 tissue lost), as the contrast of real lesions asks (docs/phantom.md). `lining` is the thin bright line that FLAIR
-shows along healthy ventricles, set by eye.
+shows along healthy ventricles; its values are a guess.
 """
 
 from dataclasses import dataclass, replace
