@@ -59,14 +59,17 @@ def test_contrasts_are_those_radiologists_know(field):
     t1w = dict(zip(TISSUES, tissue_signals(Mprage(), RELAXATION[field]), strict=True))
     flair = dict(zip(TISSUES, tissue_signals(Flair(), RELAXATION[field]), strict=True))
     assert t1w["csf"] < 0.4 < t1w["grey"] < t1w["lesion"] < t1w["white"] == 1 < t1w["fat"]
+    assert t1w["csf"] < t1w["hole"] < t1w["grey"]  # tissue lost is dark on T1w, and still bright on FLAIR
+    assert 1.4 < flair["hole"] < flair["lesion"]
     assert flair["csf"] < 0.2 < flair["white"] == 1 < flair["grey"] < 1.4 < flair["lesion"] < 2.2
 
 
-def test_lesion_contrast_moves_from_white_matter():
+def test_lesion_contrast_moves_t2_from_white_matter():
     table = RELAXATION[3.0]
     assert with_lesion_contrast(table, 1.0) == table
-    none = with_lesion_contrast(table, 0.0)["lesion"]
-    assert (none.t1, none.t2) == (table["white"].t1, table["white"].t2)
+    for tissue in ("lesion", "hole"):
+        none = with_lesion_contrast(table, 0.0)[tissue]
+        assert (none.t1, none.t2) == (table[tissue].t1, table["white"].t2)
 
 
 def test_impossible_times_are_refused():

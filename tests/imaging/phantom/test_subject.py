@@ -64,7 +64,14 @@ def test_the_transform_is_the_true_one(subject):
     _, of_anatomy, of_lesions, *_ = _streams(0, 1)
     anatomy = grow_anatomy(subject.traits.physique, of_anatomy)
     lesions = grow_lesions(anatomy, subject.traits.load_ml, of_lesions)
-    head = PosedHead(anatomy=anatomy, lesions=lesions, to_head=subject.traits.flair_to_head())
+    traits = subject.traits
+    head = PosedHead(
+        anatomy=anatomy,
+        lesions=lesions,
+        to_head=traits.flair_to_head(),
+        damage=traits.damage,
+        lining=traits.lining,
+    )
     grid = replace(flair_grid(), parts=1)
     truth = noiseless_t1w(head, grid, scanner.t1w_signals(subject.traits.lesion_contrast))
 

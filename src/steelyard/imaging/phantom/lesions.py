@@ -13,12 +13,15 @@ from steelyard.imaging.phantom.template import Template
 LOAD_RANGE = (1.0, 40.0)  # ml
 _MEDIAN_LOAD, _LOAD_SPREAD = 8.0, 0.95  # ml; s.d. of the logarithm
 _SOFTNESS = 0.07  # of the potential: the lesions fade over one or two millimetres
+_DAMAGE_SPREAD = 0.2  # s.d. of the part of a lesion's tissue that is lost, between lesions of one subject
+_LINING = 1.8  # mm: how far the bright line reaches from the template's ventricles, whose own rim is blurred
 _HORNS: tuple[Vector, ...] = (
     (-17.0, 31.0, 8.0),
     (17.0, 31.0, 8.0),
     (-27.0, -58.0, 13.0),
     (27.0, -58.0, 13.0),
 )  # mm, MNI
+_LEAST_EXTENT = 4  # mm: what is narrower than this, at whatever threshold, is a speck that no rater would outline
 _LATTICE = 2.0  # mm between the points at which the volume of the lesions is counted
 
 
@@ -37,30 +40,42 @@ class Lesions:
     """Where the tissue of a subject has become hyperintense.
 
     Args:
-        potential: How prone a place of the template is; lesions are where it exceeds the threshold.
+        ground: Three channels on the template: how prone a place is, lesions are where this exceeds the
+            threshold; noise of unit variance, by which one lesion loses more tissue than another; the
+            distance to the ventricles in mm.
         threshold: Such that the lesions have the volume drawn for the subject.
     """
 
-    potential: Field
+    ground: Field
     threshold: float
 
     def severity_at(self, places: torch.Tensor) -> torch.Tensor:
         """Return which part of the white matter there is lesion, 0 to 1; one half at a lesion's border."""
-        return ((self.potential.at(places)[0] - self.threshold) / _SOFTNESS).sigmoid()
+        return self.at(places, damage=0.0)[0]
+
+    def at(self, places: torch.Tensor, *, damage: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the severity, the part of the lesion's tissue that is lost, and closeness to the ventricles.
+
+        Each is 0 to 1, (n,). Where the tissue lost averages to `damage`, it varies from lesion to lesion.
+        """
+        potential, unevenness, distance = self.ground.at(places)
+        severity = ((potential - self.threshold) / _SOFTNESS).sigmoid()
+        lost = (damage + _DAMAGE_SPREAD * unevenness).clamp(0, 1)
+        return severity, lost, (-((distance / _LINING).clamp_min(0) ** 2)).exp()
 
 
 def grow_lesions(anatomy: Anatomy, load: float, generator: np.random.Generator) -> Lesions:
     """Draw where lesions form, then let them grow until they fill `load` ml of the white matter."""
-    potential = _draw_potential(anatomy.template, generator)
-    points = _lattice(potential, anatomy.physique.size)
+    ground = _draw_ground(anatomy.template, generator)
+    points = _lattice(ground, anatomy.physique.size)
     places = anatomy.to_template(points)
     depth = anatomy.template.brain_distance.at(places)[0]
     inside = depth < 0
     places = anatomy.before_ageing(places[inside], depth[inside])
     white = anatomy.brain_tissues(places, depth[inside])[0] > 0.5
-    height = potential.at(places[white])[0].sort(descending=True).values
+    height = ground.at(places[white])[0].sort(descending=True).values
     count = round(load * 1000 / _LATTICE**3)
-    return Lesions(potential=potential, threshold=float(height[min(count, len(height) - 1)]))
+    return Lesions(ground=ground, threshold=float(height[min(count, len(height) - 1)]))
 
 
 def _lattice(grid: Field, size: Vector) -> torch.Tensor:
@@ -73,20 +88,22 @@ def _lattice(grid: Field, size: Vector) -> torch.Tensor:
     return torch.cartesian_prod(*axes)
 
 
-def _draw_potential(template: Template, generator: np.random.Generator) -> Field:
-    """Sum what favours lesions: closeness to the ventricles, caps on their horns, deep foci; roughen it."""
+def _draw_ground(template: Template, generator: np.random.Generator) -> Field:
+    """Take what favours lesions most: closeness to the ventricles, caps on their horns, deep foci; roughen it."""
     grid = template.ventricle_distance
     distance = grid.values[0].numpy().clip(0)
     patchy = 1 + 0.45 * _noise(grid, 7.0, generator)
-    rim = generator.uniform(0.7, 1.1) * np.exp(-distance / generator.uniform(2.0, 4.5)) * patchy
+    rim = generator.uniform(0.6, 1.0) * np.exp(-distance / generator.uniform(1.5, 3.5)) * patchy
     white = _white_matter(template)
     deep = ndimage.gaussian_filter(white, 2.5)
     allowed = np.maximum(deep**2, np.exp(-distance / 3.0)) * _away_from_midline(grid)
-    potential = (rim + _caps(grid, generator)) + _foci(deep * (distance > 6), generator)
-    potential = allowed * (potential + 0.06 * _noise(grid, 1.6, generator) + 0.07 * _noise(grid, 4.0, generator))
+    potential = np.maximum(np.maximum(rim, _caps(grid, generator)), _foci(deep * (distance > 5), generator))
+    rough = 0.04 * _noise(grid, 1.6, generator) + 0.05 * _noise(grid, 4.0, generator)
+    potential = ndimage.grey_opening(allowed * (potential + rough), size=_LEAST_EXTENT)
     for axis in range(3):
         np.moveaxis(potential, axis, 0)[[0, -1]] = -1.0
-    return field_of(potential, origin=grid.origin, spacing=grid.spacing)
+    unevenness = _noise(grid, 6.0, generator)
+    return field_of(potential, unevenness, grid.values[0].numpy(), origin=grid.origin, spacing=grid.spacing)
 
 
 def _white_matter(template: Template) -> FloatArray:
@@ -116,28 +133,29 @@ def _caps(grid: Field, generator: np.random.Generator) -> FloatArray:
 
 
 def _foci(prior: FloatArray, generator: np.random.Generator) -> FloatArray:
-    """Return foci in the deep white matter, punctate to large; close ones flow together."""
-    count = int(generator.integers(25, 110))
-    flat = np.where(prior > 0.6, prior**3, 0).ravel().cumsum()
+    """Return foci in the deep white matter, punctate to large; they flow together where they overlap."""
+    count = int(generator.integers(30, 90))
+    flat = np.where(prior > 0.5, prior**2, 0).ravel().cumsum()
     chosen = np.searchsorted(flat, generator.uniform(0, flat[-1], size=count))
     centres = np.stack(np.unravel_index(chosen, prior.shape), axis=1)
     foci = np.zeros(prior.shape, dtype=np.float32)
     for centre in centres:
-        radii = np.exp(generator.normal(np.log(1.5), 0.45)) * generator.uniform(0.75, 1.35, size=3)
-        _add_focus(foci, centre, radii, height=generator.uniform(0.35, 1.15))
+        radii = np.exp(generator.normal(np.log(3.7), 0.3)) * generator.uniform(0.75, 1.35, size=3)
+        _add_focus(foci, centre, radii, height=generator.uniform(0.4, 1.3))
     return foci
 
 
 def _add_focus(foci: FloatArray, centre: np.ndarray, radii: np.ndarray, *, height: float) -> None:
-    """Add a Gaussian of given radii (s.d. in voxels) to the array around `centre`."""
-    start = np.maximum(centre - np.ceil(3 * radii).astype(int), 0)
-    stop = np.minimum(centre + np.ceil(3 * radii).astype(int) + 1, foci.shape)
-    profiles = [
-        np.exp(-(((np.arange(a, b) - c) / r) ** 2) / 2).astype(np.float32)
-        for a, b, c, r in zip(start, stop, centre, radii, strict=True)
-    ]
+    """Raise the array around `centre` to an ellipsoid (radii in voxels) with a flat top and steep flanks.
+
+    A threshold below its height cuts it at nearly its own size: a focus is either there or not.
+    """
+    reach = np.ceil(1.5 * radii).astype(int)
+    start, stop = np.maximum(centre - reach, 0), np.minimum(centre + reach + 1, foci.shape)
+    x, y, z = np.ogrid[tuple(slice(a, b) for a, b in zip(start, stop, strict=True))]
+    squared = sum(((axis - c) / r) ** 2 for axis, c, r in zip((x, y, z), centre, radii, strict=True))
     box = tuple(slice(a, b) for a, b in zip(start, stop, strict=True))
-    foci[box] += height * profiles[0][:, None, None] * profiles[1][None, :, None] * profiles[2][None, None, :]
+    np.maximum(foci[box], height * np.exp(-(squared**3)), out=foci[box])
 
 
 def _noise(grid: Field, scale: float, generator: np.random.Generator) -> FloatArray:

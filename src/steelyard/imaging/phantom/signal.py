@@ -11,15 +11,17 @@ All times are in milliseconds, all angles in degrees. References, by the keys th
 - D: proton densities, relative to fluid, rounded from the water contents in Whittall et al., Magn Reson Med
   37:34 (1997)
 
-White matter hyperintensities differ so much between people that no one value is right: here T2 is about
-twice that of white matter and T1 a third longer, as the contrast of real lesions asks (docs/phantom.md).
+White matter hyperintensities differ so much, between people and within one, that no one value is right: here T2
+is about twice that of white matter, and T1 from a sixth longer (`lesion`, faint on T1w) to twice as long (`hole`,
+tissue lost), as the contrast of real lesions asks (docs/phantom.md). `lining` is the thin bright line that FLAIR
+shows along healthy ventricles; its values are a guess.
 """
 
 from dataclasses import dataclass, replace
 from math import cos, exp, log, radians, sin
 from typing import Protocol
 
-TISSUES = ("white", "grey", "csf", "lesion", "fat", "marrow", "muscle")
+TISSUES = ("white", "grey", "csf", "lesion", "fat", "marrow", "muscle", "hole", "lining")
 """What gives signal; the rest of a voxel is air or compact bone, whose T2 of 0.4 ms no echo here outlasts."""
 
 
@@ -41,19 +43,23 @@ RELAXATION: dict[float, dict[str, Relaxation]] = {
         "white": Relaxation(density=0.70, t1=832, t2=79.2),  # W, D
         "grey": Relaxation(density=0.82, t1=1331, t2=110),  # W, D
         "csf": Relaxation(density=1.00, t1=4163, t2=2030),  # L, P
-        "lesion": Relaxation(density=0.77, t1=1130, t2=180),
+        "lesion": Relaxation(density=0.77, t1=1000, t2=177),
         "fat": Relaxation(density=0.90, t1=371, t2=133),  # G
         "marrow": Relaxation(density=0.80, t1=365, t2=133),  # G
         "muscle": Relaxation(density=0.80, t1=1412, t2=50),  # S
+        "hole": Relaxation(density=0.82, t1=1600, t2=195),
+        "lining": Relaxation(density=0.80, t1=1200, t2=160),
     },
     1.5: {
         "white": Relaxation(density=0.70, t1=656, t2=72),  # R, S, D
         "grey": Relaxation(density=0.82, t1=1188, t2=95),  # R, S, D
         "csf": Relaxation(density=1.00, t1=4163, t2=2200),  # L: hardly depends on the field
-        "lesion": Relaxation(density=0.77, t1=920, t2=140),
+        "lesion": Relaxation(density=0.77, t1=850, t2=138),
         "fat": Relaxation(density=0.90, t1=288, t2=165),  # G
         "marrow": Relaxation(density=0.80, t1=288, t2=165),  # G
         "muscle": Relaxation(density=0.80, t1=1008, t2=44),  # S
+        "hole": Relaxation(density=0.82, t1=1500, t2=152),
+        "lining": Relaxation(density=0.80, t1=1000, t2=128),
     },
 }
 """Relaxation by field strength (tesla) and tissue; letters are the references in the module's docstring."""
@@ -173,12 +179,12 @@ def tissue_signals(sequence: Sequence, relaxation: dict[str, Relaxation]) -> tup
 
 
 def with_lesion_contrast(relaxation: dict[str, Relaxation], factor: float) -> dict[str, Relaxation]:
-    """Return the table with the lesions' T1 and T2 `factor` times as far from white matter's."""
-    white, lesion = relaxation["white"], relaxation["lesion"]
+    """Return the table with the T2 of lesions and holes `factor` times as far from white matter's.
+
+    T1 stays: how dark lesions are on T1w follows from how much of them is hole.
+    """
+    white = relaxation["white"]
     return relaxation | {
-        "lesion": replace(
-            lesion,
-            t1=white.t1 + factor * (lesion.t1 - white.t1),
-            t2=white.t2 + factor * (lesion.t2 - white.t2),
-        )
+        name: replace(relaxation[name], t2=white.t2 + factor * (relaxation[name].t2 - white.t2))
+        for name in ("lesion", "hole")
     }

@@ -121,7 +121,8 @@ def _grow_head(*generators: np.random.Generator) -> tuple[Traits, PosedHead]:
     traits = draw_traits(of_traits)
     anatomy = grow_anatomy(traits.physique, of_anatomy)
     lesions = grow_lesions(anatomy, traits.load_ml, of_lesions)
-    return traits, PosedHead(anatomy=anatomy, lesions=lesions, to_head=traits.flair_to_head())
+    pose = traits.flair_to_head()
+    return traits, PosedHead(anatomy=anatomy, lesions=lesions, to_head=pose, damage=traits.damage, lining=traits.lining)
 
 
 def noiseless_t1w(head: PosedHead, grid: Grid, signals: tuple[float, ...]) -> FloatArray:
@@ -138,7 +139,7 @@ def _flair_and_truth(head: PosedHead, signals: tuple[float, ...]) -> FloatArray:
 
     def read(points: torch.Tensor) -> torch.Tensor:
         tissue = head.tissue_at(points)
-        truth = (tissue.brain, tissue.share_of("lesion"), tissue.share_of("white"))
+        truth = (tissue.brain, tissue.share_of("lesion") + tissue.share_of("hole"), tissue.share_of("white"))
         return torch.stack([_brightness(tissue, signals), *truth])
 
     return sample(flair_grid(), head.is_near, read, channels=4)

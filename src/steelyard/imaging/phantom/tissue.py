@@ -63,11 +63,15 @@ class PosedHead:
         anatomy: The head.
         lesions: Its white matter hyperintensities.
         to_head: From scanner coordinates to the head's: 4 × 4, right-anterior-superior mm.
+        damage: Which part of the lesions' tissue is lost, on average.
+        lining: Share of the bright line in the tissue right at the ventricles.
     """
 
     anatomy: Anatomy
     lesions: Lesions
     to_head: Matrix
+    damage: float
+    lining: float
 
     def is_near(self, points: torch.Tensor) -> torch.Tensor:
         """Return for points (n, 3) of the scanner whether they are in the head or not far from it."""
@@ -104,8 +108,17 @@ class PosedHead:
     def _in_brain(self, places: torch.Tensor, depth: torch.Tensor, within: torch.Tensor) -> dict[str, torch.Tensor]:
         young = self.anatomy.before_ageing(places, depth)
         white, grey, fluid = self.anatomy.brain_tissues(young, depth) * within
-        lesion = white * self.lesions.severity_at(young)
-        return {"white": white - lesion, "grey": grey, "csf": fluid, "lesion": lesion}
+        severity, lost, near = self.lesions.at(young, damage=self.damage)
+        lesion = white * severity
+        rim = self.lining * near
+        return {
+            "white": (white - lesion) * (1 - rim),
+            "grey": grey * (1 - rim),
+            "csf": fluid,
+            "lesion": lesion * (1 - lost),
+            "hole": lesion * lost,
+            "lining": (white - lesion + grey) * rim,
+        }
 
     def _places(self, points: torch.Tensor) -> torch.Tensor:
         matrix = torch.from_numpy(self.to_head).float()

@@ -20,7 +20,9 @@ class Traits:
         load_ml: Volume of the white matter hyperintensities.
         pose: How the head lies in the scanner during FLAIR.
         motion: From where a point was during FLAIR to where it was during T1w.
-        lesion_contrast: How far the lesions' T1 and T2 are from white matter's; 1 is typical.
+        lesion_contrast: How far the lesions' T2 is from white matter's; 1 is typical.
+        damage: Which part of the lesions' tissue is lost, on average: it darkens them on T1w.
+        lining: How bright the line along the ventricles is, 0 (none) to 1.
         gains: The scanner's arbitrary units per signal of white matter, T1w and FLAIR.
     """
 
@@ -29,6 +31,8 @@ class Traits:
     pose: Rigid
     motion: Rigid
     lesion_contrast: float
+    damage: float
+    lining: float
     gains: tuple[float, float]
 
     def flair_to_head(self) -> Matrix:
@@ -48,4 +52,6 @@ def draw_traits(generator: np.random.Generator) -> Traits:
         motion=draw_rigid(generator, degrees=(2.0, 1.5, 2.0), millimetres=3.0),
         lesion_contrast=float(np.clip(generator.normal(1.0, 0.15), 0.7, 1.3)),
         gains=(float(generator.uniform(250, 700)), float(generator.uniform(200, 500))),
+        damage=float(generator.uniform(0.05, 0.5)),
+        lining=float(generator.uniform(0.1, 0.6)),
     )
