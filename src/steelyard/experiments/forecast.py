@@ -13,7 +13,7 @@ from lightning.fabric import Fabric
 from steelyard.experiments.grid import as_csv
 from steelyard.experiments.units import Timing, Unit
 from steelyard.imaging.segmentation.data import LabelledSlices
-from steelyard.imaging.segmentation.methods import votes
+from steelyard.imaging.segmentation.methods import make_probe
 from steelyard.imaging.segmentation.run import EPOCHS
 from steelyard.imaging.segmentation.sampling import DomainSlices
 from steelyard.imaging.segmentation.trainee import Trainee
@@ -22,12 +22,12 @@ from steelyard.imaging.writing import write_text
 
 TIMINGS = "timings.csv"
 Row = dict[str, object]
-Kind = tuple[str, bool, int]
+Kind = tuple[str, str, int]
 
 
 def kind_of(unit: Unit) -> Kind:
-    """Return what a step's cost depends on: the network, whether it votes, and the number of domains."""
-    return unit.config.model, votes(unit.config.method), len(unit.config.trained)
+    """Return what a step's cost depends on: the network, how it votes if it does, and the number of domains."""
+    return unit.config.model, str(make_probe(unit.config.method)), len(unit.config.trained)
 
 
 def add_timing(out: Path, unit: Unit, timing: Timing) -> None:

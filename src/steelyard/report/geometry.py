@@ -12,6 +12,7 @@ from steelyard.imaging.bids import Dataset
 from steelyard.imaging.losses import cross_entropy_minus_dice
 from steelyard.imaging.segmentation.config import TrainingConfig
 from steelyard.imaging.segmentation.data import load_labelled
+from steelyard.imaging.segmentation.methods import make_probe
 from steelyard.imaging.segmentation.run import RunDirectory
 from steelyard.imaging.segmentation.sampling import Batch, draw_epoch
 from steelyard.imaging.segmentation.split import Split
@@ -82,7 +83,9 @@ def measure_geometry(run: RunRecord, dataset: Dataset, *, model: str | None = No
     network = directory.network(model=model)
     first, second = (_gradient(network, {name: halves[name].meta_train}, training=True) for name in domains)
     tested = {name: half.meta_test for name, half in halves.items()}
-    other = _gradient(network, tested, training=config.meta_test == "batch")
+    probe = make_probe(config.method, meta_test=config.meta_test)
+    mode = config.meta_test if probe is None else probe.meta_test
+    other = _gradient(network, tested, training=mode == "batch")
     across = first / first.norm()
     upwards = second - (second @ across) * across
     upwards = upwards / upwards.norm()

@@ -1,8 +1,8 @@
 import pytest
 
-from steelyard import DirichletVote, Fixed, RelativeShift
+from steelyard import DirichletVote, FirstOrder, Fixed, InnerLoop, RelativeShift
 from steelyard.errors import UserError
-from steelyard.imaging.segmentation.methods import PAPER, make_weighting, trained_domains, votes
+from steelyard.imaging.segmentation.methods import PAPER, make_probe, make_weighting, trained_domains, votes
 
 TWO = ("flair", "t1")
 
@@ -35,6 +35,22 @@ def test_names_say_what_they_are():
 
 
 @pytest.mark.parametrize(
+    ("name", "kind", "meta_test", "every"),
+    [
+        ("Ours-C-25", InnerLoop, "eval", 2),
+        ("Ours-C-25+batch", InnerLoop, "batch", 2),
+        ("Ours-G-100+every-8", InnerLoop, "eval", 8),
+        ("Simple-C+every-4+first-order", FirstOrder, "eval", 4),
+    ],
+)
+def test_a_plus_says_how_votes_are_asked_for(name, kind, meta_test, every):
+    probe = make_probe(name, meta_test="eval", every=2)
+    assert (type(probe), probe.meta_test, probe.every) == (kind, meta_test, every)
+    assert type(make_weighting(name, TWO)) is type(make_weighting(name.partition("+")[0], TWO))
+    assert make_probe("F50-T50") is None
+
+
+@pytest.mark.parametrize(
     ("name", "domains", "message"),
     [
         ("Ours-X-25", TWO, "must be of the form"),
@@ -44,6 +60,10 @@ def test_names_say_what_they_are():
         ("Ours-C-0", TWO, "window"),
         ("Simple-C", "abc", "two domains"),
         ("fixed-0.5-0.6", TWO, "sum to 1"),
+        ("F50-T50+batch", TWO, "does not vote"),
+        ("Ours-C-25+eval+batch", TWO, "must be of the form"),
+        ("Ours-C-25+every-0", TWO, "must be of the form"),
+        ("Ours-C-25+", TWO, "must be of the form"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(name, domains, message):

@@ -2,8 +2,11 @@
 
 import re
 from collections.abc import Callable, Sequence
+from typing import cast, get_args
 
 from steelyard.errors import UserError
+from steelyard.probing import FirstOrder, InnerLoop
+from steelyard.probing.vote_probe import MetaTest, VoteProbe
 from steelyard.weighting import (
     FAMO,
     DirichletVote,
@@ -33,7 +36,8 @@ PAPER = (
 _CHOICES = {"G": "greedy", "C": "conservative"}
 _FORMS = (
     "F50-T50 (any two percentages), equal, fixed-0.2-0.3-0.5 (one weight per domain), Simple-G, Simple-C, Ours-G-25, "
-    "Ours-C-25 (any window), GroupDRO, DWA, UW, FAMO, flair-only, t1-only"
+    "Ours-C-25 (any window), GroupDRO, DWA, UW, FAMO, flair-only, t1-only; methods that vote also with +first-order, "
+    "+eval, +batch or +every-4 (any number) after their name"
 )
 
 
@@ -62,8 +66,11 @@ def make_weighting(method: str, domains: Sequence[str], *, prior: float = 5.0) -
     Raises:
         UserError: There is no such method, or it does not fit the number of domains.
     """
+    plain, ways = _ways(method)
+    if ways and not votes(method):
+        raise UserError(f"method {method}: {plain} does not vote, so there is no way to vote to choose.")
     for pattern, make in _MAKERS.items():
-        if found := re.fullmatch(pattern, method):
+        if found := re.fullmatch(pattern, plain):
             if make is _percentages and [name.partition("@")[0] for name in domains] != ["flair", "t1"]:
                 raise UserError(f"method {method} weighs flair and t1, in this order; the domains are {list(domains)}.")
             try:
@@ -78,6 +85,40 @@ def make_weighting(method: str, domains: Sequence[str], *, prior: float = 5.0) -
 def votes(method: str) -> bool:
     """Whether a method asks the inner loop."""
     return method.startswith(("Ours-", "Simple-"))
+
+
+def make_probe(method: str, *, meta_test: MetaTest = "eval", every: int = 1) -> VoteProbe | None:
+    """Return how a method asks for votes; `None` if it asks for none.
+
+    Args:
+        method: Its name; what follows a plus in it counts for more than the arguments.
+        meta_test: How a step is judged.
+        every: On which steps is asked.
+
+    >>> probe = make_probe("Ours-C-25+first-order+every-4")
+    >>> type(probe).__name__, probe.every
+    ('FirstOrder', 4)
+    """
+    if not votes(method):
+        return None
+    _, ways = _ways(method)
+    probe = FirstOrder if "first-order" in ways else InnerLoop
+    for way in ways:
+        if way in get_args(MetaTest):
+            meta_test = cast("MetaTest", way)
+        elif way.startswith("every-"):
+            every = int(way.removeprefix("every-"))
+    return probe(meta_test=meta_test, every=every)
+
+
+def _ways(method: str) -> tuple[str, list[str]]:
+    """Return a method's plain name and what follows each plus."""
+    plain, *ways = method.split("+")
+    kinds = [way if way == "first-order" else "meta-test" if way in get_args(MetaTest) else way[:6] for way in ways]
+    known = all(re.fullmatch(r"first-order|eval|batch|every-[1-9]\d{0,5}", way) for way in ways)
+    if not known or len(set(kinds)) < len(kinds):
+        raise UserError(f"method must be of the form {_FORMS}; got {method!r}.")
+    return plain, ways
 
 
 def _percentages(groups: Sequence[str], prior: float) -> Weighting:

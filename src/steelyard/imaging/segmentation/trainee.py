@@ -11,9 +11,8 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from steelyard.imaging.losses import cross_entropy_minus_dice
 from steelyard.imaging.segmentation.config import TrainingConfig
-from steelyard.imaging.segmentation.methods import make_weighting, votes
+from steelyard.imaging.segmentation.methods import make_probe, make_weighting
 from steelyard.imaging.segmentation.networks import build_network
-from steelyard.probing import InnerLoop
 from steelyard.training import Balancer
 
 
@@ -103,7 +102,7 @@ def _optimizer(config: TrainingConfig, network: nn.Module) -> Optimizer:
 
 def _balancer(config: TrainingConfig) -> Balancer:
     weighting = make_weighting(config.method, config.trained, prior=config.prior)
-    probe = InnerLoop(meta_test=config.meta_test, every=config.every) if votes(config.method) else None
+    probe = make_probe(config.method, meta_test=config.meta_test, every=config.every)
     return Balancer(config.trained, loss=cross_entropy_minus_dice, weighting=weighting, probe=probe)
 
 
