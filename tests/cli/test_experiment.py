@@ -181,7 +181,6 @@ def test_somebody_elses_folder_is_left_alone(cohort, tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-@pytest.mark.slow
 def test_a_ray_cluster_comes_to_the_same_bytes(cohort, undisturbed, tmp_path):
     out = tmp_path / "out"
     command = [sys.executable, "-m", "steelyard", *experiment(cohort, out, "--ray", "local", "--workers", "2")]

@@ -202,7 +202,10 @@ class RayCrew(Crew):
             ray: Any = import_module("ray")
         except ImportError:
             raise UserError("--ray needs the package ray: pip install 'steelyard[ray]'.") from None
-        started = {"num_cpus": workers * threads} if address == "local" and workers else {}
+        started: dict[str, Any] = {}
+        if address == "local":  # whose workers would give way to every other process of the machine
+            started["_system_config"] = {"worker_niceness": 0}
+            started |= {"num_cpus": workers * threads} if workers else {}
         try:
             ray.init(address=address, include_dashboard=None, log_to_driver=False, logging_level="error", **started)
         except (ConnectionError, RuntimeError, ValueError) as error:
