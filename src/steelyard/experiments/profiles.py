@@ -60,7 +60,7 @@ def demo() -> TrainingConfig:
 
 def desk_grid() -> TrainingConfig:
     """`demo` with fewer epochs, for hundreds of runs on two cores."""
-    return replace(demo(), epochs=16)
+    return replace(demo(), epochs=12)
 
 
 PROFILES: dict[str, Callable[[], TrainingConfig]] = {"paper": paper, "desk": desk, "demo": demo, "smoke": smoke}
