@@ -14,7 +14,7 @@ import pytest
 import heads
 from steelyard.cli import main
 
-NARROW = ("--methods", "F50-T50", "Ours-C-25", "--availability", "2F", "--folds", "0", "1")
+NARROW = ("--methods", "F50-T50", "Ours-C-25", "--availability", "2F", "--turns", "0", "1")
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +172,12 @@ def test_bad_arguments_get_one_line(cohort, undisturbed, tmp_path, capsys, argum
         shutil.copytree(undisturbed, out)
     assert main(experiment(cohort, out, *arguments)) == 2
     assert message in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_the_number_of_folds_is_ones_own(cohort, tmp_path, capsys):
+    wide = ["experiment", "smoke", str(cohort), str(tmp_path / "out"), "--methods", "F50-T50", "--availability", "all"]
+    assert main([*wide, "--folds", "2", "--dry-run"]) == 0
+    assert "2 runs in all" in capsys.readouterr().err
 
 
 def test_somebody_elses_folder_is_left_alone(cohort, tmp_path, capsys):

@@ -40,7 +40,9 @@ class Experiment(Command):
     """Only these methods, or others than the design's."""
     availability: tuple[str, ...] = ()
     """Only these: all, or the number of training subjects whose FLAIR is learned from, such as 8F."""
-    folds: tuple[int, ...] = ()
+    folds: int | None = None
+    """Into how many parts the subjects are dealt, of which each takes its turn to test; the design's if not said."""
+    turns: tuple[int, ...] = ()
     """Only these folds' turns, from 0."""
     repeats: tuple[int, ...] = ()
     """Only these repeats, from 0; a repeat is a seed."""
@@ -168,7 +170,8 @@ class Experiment(Command):
             models=self.models or design.models,
             methods=methods,
             availability=tuple(map(read_availability, self.availability)) or design.availability,
-            turns=self.folds or design.turns,
+            folds=design.folds if self.folds is None else self.folds,
+            turns=self.turns or design.turns,
             repeats=self.repeats or design.repeats,
             validate=design.validate if self.validate is None else self.validate,
             split_seed=self.split_seed,
