@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import tyro
 
 from steelyard import __version__
+from steelyard.cli.agreement import Agreement
 from steelyard.cli.benchmark import Benchmark
 from steelyard.cli.command import Command
 from steelyard.cli.demo import Demo
@@ -20,6 +21,7 @@ from steelyard.cli.train import Train
 from steelyard.errors import UserError
 
 COMMANDS: dict[str, Callable[..., Command]] = {
+    "agreement": Agreement,
     "benchmark": Benchmark,
     "demo": Demo,
     "evaluate": Evaluate,
