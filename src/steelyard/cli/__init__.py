@@ -16,6 +16,7 @@ from steelyard.cli.export import Export
 from steelyard.cli.phantom import Phantom
 from steelyard.cli.predict import Predict
 from steelyard.cli.preprocess import Preprocess
+from steelyard.cli.profile import Profile
 from steelyard.cli.report import Report
 from steelyard.cli.train import Train
 from steelyard.errors import UserError
@@ -30,6 +31,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "phantom": Phantom,
     "predict": Predict,
     "preprocess": Preprocess,
+    "profile": Profile,
     "report": Report,
     "train": Train,
 }
