@@ -16,7 +16,7 @@ def test_an_epoch_is_told_part_by_part(cohort, tmp_path, capsys):
     assert abs(sum(held["seconds"].values()) - held["total"]) < 0.02 * held["total"]
     assert main(command) == 2
     assert "parts.json: exists already" in capsys.readouterr().err
-    for given, said in ((["--set", "nonsense"], "--set takes NAME=VALUE"), (["--folds", "1"], "folds")):
+    for given, said in ((["--set", "nonsense"], "--set takes NAME=VALUE"), (["--folds", "99"], "99")):
         assert main(["profile", str(cohort), "--experiment", "smoke", *given]) == 2
         error = capsys.readouterr().err
         assert said in error
