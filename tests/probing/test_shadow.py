@@ -226,3 +226,22 @@ def test_refuses_a_sharded_module():
 def test_refuses_a_scripted_module():
     with pytest.raises(TypeError, match="pass the Linear it was scripted from"):
         stand_in(torch.jit.script(nn.Linear(1, 1)))
+
+
+def test_what_a_container_was_given_besides_its_items_stays():
+    class Holder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1))
+            self.named = OrderedDict(weight=self.weight)
+            self.named.version = 3
+            self.empty = OrderedDict()
+            self.empty.version = 4
+            self.recent = deque(maxlen=2)
+
+    live = Holder()
+    (twin,) = Shadow(live).modules
+    assert (twin.named.version, twin.empty.version, twin.recent.maxlen) == (3, 4, 2)
+    assert twin.named is not live.named
+    assert twin.empty is not live.empty
+    assert twin.named["weight"] is twin.weight is not live.weight

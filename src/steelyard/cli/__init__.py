@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import tyro
 
 from steelyard import __version__
+from steelyard.cli.agreement import Agreement
 from steelyard.cli.benchmark import Benchmark
 from steelyard.cli.command import Command
 from steelyard.cli.demo import Demo
@@ -15,11 +16,13 @@ from steelyard.cli.export import Export
 from steelyard.cli.phantom import Phantom
 from steelyard.cli.predict import Predict
 from steelyard.cli.preprocess import Preprocess
+from steelyard.cli.profile import Profile
 from steelyard.cli.report import Report
 from steelyard.cli.train import Train
 from steelyard.errors import UserError
 
 COMMANDS: dict[str, Callable[..., Command]] = {
+    "agreement": Agreement,
     "benchmark": Benchmark,
     "demo": Demo,
     "evaluate": Evaluate,
@@ -28,6 +31,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "phantom": Phantom,
     "predict": Predict,
     "preprocess": Preprocess,
+    "profile": Profile,
     "report": Report,
     "train": Train,
 }

@@ -11,12 +11,13 @@ from rich.console import Console
 from rich.table import Table
 
 from steelyard.cli.command import Command
+from steelyard.cli.marked_page import check_page, with_measured
 from steelyard.errors import UserError
 
 if TYPE_CHECKING:
     from steelyard.experiments.benchmark import Record
 
-BEGIN, END = "<!-- measured -->", "<!-- /measured -->"
+MARK = "measured"
 COLUMNS = ("network", "domains", "method", "every", "time", "spread", "memory")
 
 
@@ -53,8 +54,8 @@ class Benchmark(Command):
         return 0
 
     def _check(self) -> None:
-        if self.page is not None and (not self.page.is_file() or BEGIN not in self.page.read_text()):
-            raise UserError(f"{self.page}: no page with the line {BEGIN}.")
+        if self.page is not None:
+            check_page(self.page, MARK)
         for file in (self.out, self.out.with_suffix(".png")):
             if file.exists():
                 raise UserError(f"{file}: exists already; remove it or name another file.")
@@ -70,9 +71,7 @@ class Benchmark(Command):
 
 def with_tables(page: str, records: "list[Record]") -> str:
     """The page with one table for each network and number of domains in its marked place."""
-    before, rest = page.split(BEGIN, 1)
-    after = rest.split(END, 1)[1]
-    return f"{before}{BEGIN}\n{''.join(map(_markdown, _groups(records)))}\n{END}{after}"
+    return with_measured(page, MARK, f"\n{''.join(map(_markdown, _groups(records)))}\n")
 
 
 def _groups(records: "list[Record]") -> "list[list[Record]]":

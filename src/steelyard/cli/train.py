@@ -12,9 +12,7 @@ from steelyard.errors import UserError
 
 if TYPE_CHECKING:
     from steelyard.imaging.segmentation.config import TrainingConfig
-    from steelyard.imaging.segmentation.data import LabelledSlices
     from steelyard.imaging.segmentation.launch import Assignment
-    from steelyard.imaging.segmentation.split import Split
     from steelyard.imaging.segmentation.training import EpochRecord
 
 
@@ -66,6 +64,18 @@ class Train(Command):
 
     def run(self) -> int:
         """Read, split, train, say where the result is."""
+        assignment = self.assign()
+        say(_announce(assignment))
+        try:
+            self._train(assignment)
+        except KeyboardInterrupt:
+            say("stopped; the same command goes on from here.")
+            return 130
+        say(f"{self.run_directory} is trained; steelyard evaluate {self.run_directory} {self.data} judges it")
+        return 0
+
+    def assign(self) -> "Assignment":
+        """Read the data and say who trains what; nothing is written but the cache."""
         from steelyard.imaging.segmentation.data import load_labelled, read_prepared
         from steelyard.imaging.segmentation.launch import Assignment
         from steelyard.imaging.segmentation.split import split_subjects
@@ -79,14 +89,7 @@ class Train(Command):
             )
         except UserError as error:
             raise UserError(f"{self.data}: {error}") from error
-        say(_announce(config, split, slices))
-        try:
-            self._train(Assignment(config=config, split=split, slices=slices, out=self.run_directory))
-        except KeyboardInterrupt:
-            say("stopped; the same command goes on from here.")
-            return 130
-        say(f"{self.run_directory} is trained; steelyard evaluate {self.run_directory} {self.data} judges it")
-        return 0
+        return Assignment(config=config, split=split, slices=slices, out=self.run_directory)
 
     def _train(self, assignment: "Assignment") -> None:
         from steelyard.imaging.segmentation.launch import train, train_in_processes
@@ -137,8 +140,9 @@ def _told(record: "EpochRecord") -> str:
     return f"epoch {record.epoch + 1}: {'validation' if record.validation else 'training'} {shown}; weights {weights}"
 
 
-def _announce(config: "TrainingConfig", split: "Split", slices: "LabelledSlices") -> str:
-    counts = ", ".join(f"{len(domain)} of {name}" for name, domain in slices.domains.items())
+def _announce(assignment: "Assignment") -> str:
+    config, split = assignment.config, assignment.split
+    counts = ", ".join(f"{len(domain)} of {name}" for name, domain in assignment.slices.domains.items())
     return (
         f"{config.method}, {config.model} of width {config.width}: {len(split.train)} subjects to train, "
         f"{len(split.validate)} to validate, {len(split.test)} to test; {counts} slices in all"

@@ -10,7 +10,6 @@ from time import monotonic
 import torch
 from lightning.fabric import Fabric
 
-from steelyard.experiments.grid import as_csv
 from steelyard.experiments.units import Timing, Unit
 from steelyard.imaging.segmentation.data import LabelledSlices
 from steelyard.imaging.segmentation.methods import make_probe
@@ -18,7 +17,7 @@ from steelyard.imaging.segmentation.run import EPOCHS
 from steelyard.imaging.segmentation.sampling import DomainSlices
 from steelyard.imaging.segmentation.trainee import Trainee
 from steelyard.imaging.segmentation.training import fit, steps_per_epoch
-from steelyard.imaging.writing import write_text
+from steelyard.imaging.writing import as_csv, write_text
 
 TIMINGS = "timings.csv"
 Row = dict[str, object]

@@ -1,7 +1,5 @@
 """Runs a grid: every run once, whatever is killed on the way."""
 
-import csv
-import io
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +12,7 @@ from steelyard.experiments.designs import GridConfig
 from steelyard.experiments.units import CACHE, Unit, split_for
 from steelyard.imaging.segmentation.data import LabelledSlices
 from steelyard.imaging.segmentation.run import read_json, refuse_difference, split_as_json
-from steelyard.imaging.writing import locked, reason, write_json, write_text
+from steelyard.imaging.writing import as_csv, locked, reason, write_json, write_text
 
 DESIGN, FAILURES = "experiment.json", "failures.csv"
 TRIES = 2
@@ -101,12 +99,3 @@ def write_failures(out: Path, failed: Mapping[Path, News], units: Sequence[Unit]
         write_text(path, as_csv(rows))
     else:
         path.unlink(missing_ok=True)
-
-
-def as_csv(rows: Sequence[Mapping[str, object]]) -> str:
-    """Return rows of one kind as a table."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()

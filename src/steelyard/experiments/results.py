@@ -5,12 +5,11 @@ import re
 from pathlib import Path
 
 from steelyard.errors import UserError
-from steelyard.experiments.grid import as_csv
 from steelyard.experiments.units import RUNS
 from steelyard.imaging.segmentation.methods import PAPER
 from steelyard.imaging.segmentation.networks import NAMES
 from steelyard.imaging.segmentation.run import METRICS, RunDirectory
-from steelyard.imaging.writing import write_text
+from steelyard.imaging.writing import as_csv, write_text
 
 RESULTS = "results.csv"
 _KEYS = ("model", "availability", "method", "fold", "repeat")

@@ -1,12 +1,13 @@
 """Files that are there whole or not at all."""
 
+import csv
 import errno
 import gzip
 import io
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,15 @@ def reason(error: OSError) -> str:
 def write_text(path: Path, text: str) -> None:
     """Write a text file in UTF-8."""
     write_bytes(path, text.encode())
+
+
+def as_csv(rows: Sequence[Mapping[str, object]]) -> str:
+    """Return rows of one kind as a table."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -59,6 +59,8 @@ class Shadow:
         """What stands in for a module's attribute, or for what it holds."""
         if type(value) in _PLAIN:
             return value
+        if type(value) in _CONTAINERS:  # first, because a module holds a dozen, most of them empty
+            return self._container(value)
         value = getattr(value, "_torchdynamo_orig_callable", value)  # what torch.compile compiled
         if isinstance(value, nn.Module):
             return self._module(value)
@@ -72,8 +74,6 @@ class Shadow:
         if isinstance(value, tuple):
             items = [self._of(item) for item in value]
             return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-        if type(value) in _CONTAINERS:
-            return self._container(value)
         if isinstance(value, torch.Generator):
             return self._once(value, torch.Generator.clone_state)
         if isinstance(value, random.Random) or type(value).__module__.startswith("numpy"):
@@ -98,7 +98,9 @@ class Shadow:
 
     def _container(self, live: Any) -> Any:
         if id(live) not in self._stand_ins:
-            self._stand_ins[id(live)] = stand_in = copy.copy(live)
+            # Its own copy() is many times as fast, but leaves out attributes that an OrderedDict may have been given.
+            stand_in = copy.copy(live) if getattr(live, "__dict__", None) else live.copy()
+            self._stand_ins[id(live)] = stand_in
             if not live:
                 return stand_in
             stand_in.clear()  # what is left of it: a default factory, a greatest length

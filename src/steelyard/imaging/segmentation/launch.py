@@ -14,6 +14,7 @@ from steelyard.errors import UserError
 from steelyard.imaging.segmentation.config import TrainingConfig
 from steelyard.imaging.segmentation.data import LabelledSlices
 from steelyard.imaging.segmentation.run import RunDirectory
+from steelyard.imaging.segmentation.sampling import Pool
 from steelyard.imaging.segmentation.split import Split
 from steelyard.imaging.segmentation.trainee import Trainee
 from steelyard.imaging.segmentation.training import EpochRecord, fit, steps_per_epoch
@@ -98,6 +99,21 @@ def _work(fabric: Fabric, assignment: Assignment, watch: Watch) -> None:
             pass
 
 
+def set_out(assignment: Assignment, fabric: Fabric) -> tuple[Trainee, Pool, Pool]:
+    """Return a run's trainee before its first step, what it learns from and what it is validated on; write nothing.
+
+    Raises:
+        UserError: The network cannot take the slices.
+    """
+    config = assignment.config
+    torch.set_num_threads(config.threads)
+    learned = assignment.slices.part(assignment.split, "train", config.trained)
+    judged = assignment.slices.part(assignment.split, "validate", config.trained)
+    trainee = Trainee(config, fabric, steps=steps_per_epoch(learned, config))
+    _try_out(trainee.network, next(iter(learned.values())).images[:1], config.model)
+    return trainee, learned, judged
+
+
 def _try_out(network: nn.Module, images: Tensor, model: str) -> None:
     """Make sure that a network takes the planes and gives one logit per pixel, before anything is written."""
     size = "×".join(map(str, images.shape[2:]))
@@ -113,13 +129,8 @@ def _try_out(network: nn.Module, images: Tensor, model: str) -> None:
 
 
 def _epochs(assignment: Assignment, fabric: Fabric) -> Iterator[EpochRecord]:
-    config = assignment.config
-    torch.set_num_threads(config.threads)
     run = RunDirectory(assignment.out)
-    learned = assignment.slices.part(assignment.split, "train", config.trained)
-    judged = assignment.slices.part(assignment.split, "validate", config.trained)
-    trainee = Trainee(config, fabric, steps=steps_per_epoch(learned, config))
-    _try_out(trainee.network, next(iter(learned.values())).images[:1], config.model)
+    trainee, learned, judged = set_out(assignment, fabric)
     run.resume(trainee, may_write=fabric.is_global_zero)
     for record in fit(trainee, learned, judged):
         if fabric.is_global_zero:

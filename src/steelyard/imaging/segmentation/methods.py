@@ -111,6 +111,17 @@ def make_probe(method: str, *, meta_test: MetaTest = "eval", every: int = 1) -> 
     return probe(meta_test=meta_test, every=every)
 
 
+def amortised(method: str) -> tuple[str, int]:
+    """Return the method that asks in the same way on every step, and on each how manieth step this one asks.
+
+    >>> amortised("Ours-C-25+first-order+every-4")
+    ('Ours-C-25+first-order', 4)
+    """
+    plain, ways = _ways(method)
+    every = [int(way.removeprefix("every-")) for way in ways if way.startswith("every-")]
+    return "+".join([plain, *(way for way in ways if not way.startswith("every-"))]), every[0] if every else 1
+
+
 def _ways(method: str) -> tuple[str, list[str]]:
     """Return a method's plain name and what follows each plus."""
     plain, *ways = method.split("+")

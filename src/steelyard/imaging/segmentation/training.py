@@ -68,10 +68,10 @@ def fit(trainee: Trainee, train: Pool, validate: Pool) -> Iterator[EpochRecord]:
         rate = trainee.learning_rate
         steps: list[StepRecord] = []
         for draw in _draws(train, config, generator):
-            batch = _augmented(draw.gather(train), config, generator)
+            batch = augmented(draw.gather(train), config, generator)
             batch = fabric.to_device(_part(batch, fabric.global_rank, fabric.world_size))
             loss = trainee.balancer(trainee.model, batch, trainee.optimizer)
-            steps.append(_record(trainee, len(steps)))
+            steps.append(record_step(trainee, len(steps)))
             _refuse_nonsense(steps[-1], draw, train, epoch=trainee.epoch)
             trainee.optimizer.zero_grad()
             fabric.backward(loss)
@@ -121,7 +121,7 @@ def _draws(pool: Pool, config: TrainingConfig, generator: torch.Generator) -> It
     return draw_epoch(pool, batch_size=config.batch_size, mixing=config.mixing, generator=generator)
 
 
-def _augmented(batch: Batch, config: TrainingConfig, generator: torch.Generator) -> Batch:
+def augmented(batch: Batch, config: TrainingConfig, generator: torch.Generator) -> Batch:
     """Change all domains' slices in one go."""
     images, masks = (torch.cat(parts) for parts in zip(*batch.values(), strict=True))
     if config.augmentation is not None:
@@ -139,7 +139,8 @@ def _part(batch: Batch, rank: int, ranks: int) -> Batch:
     return {name: pair for name, pair in parts.items() if len(pair[0])}
 
 
-def _record(trainee: Trainee, number: int) -> StepRecord:
+def record_step(trainee: Trainee, number: int) -> StepRecord:
+    """Return what the balancer's last call did."""
     report = trainee.balancer.last
     assert report is not None  # noqa: S101
     return StepRecord(

@@ -1,0 +1,74 @@
+"""`steelyard profile`: where the time of a training epoch goes."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from steelyard.cli.command import Command, say
+from steelyard.cli.train import Train
+from steelyard.errors import UserError
+
+if TYPE_CHECKING:
+    from steelyard.experiments.epoch_profile import EpochProfile
+
+
+@dataclass(frozen=True)
+class Profile(Command):
+    """Train one epoch on the CPU, and show where its time goes: data, augmentation, vote, forward, backward, ….
+
+    It is the first epoch of what `steelyard train` with the same options would do; nothing of it is kept.
+    """
+
+    data: Annotated[Path, tyro.conf.Positional]
+    """The derivatives that `steelyard preprocess` left."""
+    experiment: str = "desk"
+    """The config to start from: paper, desk, demo or smoke."""
+    method: str | None = None
+    """As `steelyard train` takes it."""
+    model: str | None = None
+    """unet, lightweight, monai:BasicUNet or package.module:callable."""
+    width: int | None = None
+    """Features at the network's first level."""
+    threads: int = 1
+    """Of the CPU."""
+    folds: int = 5
+    """Into how many parts the subjects are dealt."""
+    set: tuple[str, ...] = ()
+    """Any other setting as NAME=VALUE."""
+    json: Path | None = None
+    """A file for the numbers; it must not exist yet."""
+
+    def run(self) -> int:
+        """Train an epoch, show the parts, write them if wanted."""
+        from steelyard.experiments.epoch_profile import profile_epoch
+        from steelyard.imaging.writing import write_json
+
+        if self.json is not None and self.json.exists():
+            raise UserError(f"{self.json}: exists already; remove it or name another file.")
+        with TemporaryDirectory(prefix="steelyard-") as scratch:
+            profile = profile_epoch(self._train(Path(scratch)).assign())
+        _show(profile)
+        if self.json is not None:
+            write_json(self.json, asdict(profile))
+            say(f"{self.json} has the numbers")
+        return 0
+
+    def _train(self, scratch: Path) -> Train:
+        same = ("experiment", "method", "model", "width", "threads", "folds", "set")
+        return Train(data=self.data, run_directory=scratch / "run", **{name: getattr(self, name) for name in same})
+
+
+def _show(profile: "EpochProfile") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"One epoch of {profile.method}: {profile.steps} steps, {profile.total:.2f} s")
+    for column in ("part", "seconds", "ms a step", "share"):
+        table.add_column(column, justify="left" if column == "part" else "right")
+    for part, seconds in profile.seconds.items():
+        each, share = 1000 * seconds / profile.steps, 100 * seconds / profile.total
+        table.add_row(part, f"{seconds:.3f}", f"{each:.2f}", f"{share:.1f} %")
+    Console().print(table)
