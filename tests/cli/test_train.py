@@ -71,11 +71,13 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(cohort, tmp_path):
 def test_another_dataset_with_the_same_names_is_evaluated_whole(cohort, tmp_path, capsys):
     run = tmp_path / "run"
     main(smoke(cohort, run))
-    other = tmp_path / "other"
+    other = tmp_path / "all"
     for number in range(2):
         heads.write_subject(other, f"{number}", seed=10 + number, contrasts=("t1",) if number else ("flair", "t1"))
     assert main(["evaluate", str(run), str(other)]) == 0
-    held = rows(run / "metrics-other.csv")
+    assert not (run / "metrics-all.csv").exists()  # that is everyone of the run's own dataset
+    (path,) = run.glob("metrics-all-*.csv")
+    held = rows(path)
     assert [(row["subject"], row["domain"], row["part"]) for row in held] == [
         ("sub-0", "flair", "unseen"),
         ("sub-0", "t1", "unseen"),
@@ -104,6 +106,8 @@ def test_two_processes_share_every_batch(cohort, tmp_path):
     shared, alone = (rows(folder / "steps.csv") for folder in (run, tmp_path / "one"))
     assert len(shared) == len(alone)
     assert shared[0]["loss_flair"] != alone[0]["loss_flair"]
+    environment = json.loads((run / "environment.json").read_text())
+    assert environment["accelerators"] == [{"kind": "cpu", "devices": 2}]
     assert main(["evaluate", str(run), str(cohort)]) == 0
 
 

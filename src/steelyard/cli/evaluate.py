@@ -42,7 +42,8 @@ class Evaluate(Command):
     threshold: float = 0.5
     """A voxel is a lesion if its probability is greater."""
     out: Path | None = None
-    """The CSV file; RUN/metrics.csv if not said, or RUN/metrics-NAME.csv for a dataset called NAME."""
+    """The CSV file; RUN/metrics.csv if not said, RUN/metrics-PART.csv for another part than the test subjects, or
+    RUN/metrics-NAME-MARK.csv for another dataset called NAME, with a mark of where it lies."""
     model: str | None = None
     """The network's import path, if it is not one of ours: needed, because it is code."""
 
@@ -51,7 +52,7 @@ class Evaluate(Command):
         from steelyard.cli.progress import track
         from steelyard.imaging.segmentation.data import read_prepared
         from steelyard.imaging.segmentation.evaluation import evaluate
-        from steelyard.imaging.segmentation.judging import count_scans, whom_to_judge, write_scores
+        from steelyard.imaging.segmentation.judging import count_scans, metrics_name, whom_to_judge, write_scores
         from steelyard.imaging.segmentation.run import RunDirectory
 
         if not 0 <= self.threshold < 1:
@@ -66,16 +67,11 @@ class Evaluate(Command):
         track(_kept(found, scores), total=count_scans(config, dataset, parts), title="Evaluating")
         if not scores:
             raise UserError(f"{self.data}: no subject with a lesion mask is left to judge.")
-        out = self.out or self.run_directory / self._name(own)
+        out = self.out or self.run_directory / metrics_name(self.data, part=self.subjects if own else None)
         write_scores(out, scores)
         _show(scores)
         say(f"{out} has every metric per subject; L-rec and L-F1 are lesion-wise, HD95 is in mm")
         return 0
-
-    def _name(self, own: bool) -> str:
-        if not own:
-            return f"metrics-{self.data.resolve().name}.csv"
-        return "metrics.csv" if self.subjects == "test" else f"metrics-{self.subjects}.csv"
 
 
 def _kept(found: "Iterable[Score]", scores: "list[Score]") -> Iterator[str]:

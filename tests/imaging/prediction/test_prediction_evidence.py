@@ -92,7 +92,7 @@ def test_a_resampled_scan_agrees(trained, tmp_path, index):
     found = agreement(trained, subject.flair, tmp_path, (0.8 * across[0], 0.8 * across[1], across[2]))
     sys.stdout.write(f"{subject.key}: Dice {found:.3f}\n")
     if subject.key == "sub-02" and found < 0.95:
-        pytest.xfail(f"2 ml in specks: a Dice of {found:.3f}")
+        pytest.xfail(f"a Dice of {found:.3f}; nearest neighbour back leaves 0.886 of one and the same map of its 2 ml")
     assert found >= 0.95
 
 
@@ -103,7 +103,7 @@ def test_half_a_minute_for_an_ordinary_scan(tmp_path):
     scan = Volume(np.random.default_rng(0).normal(size=(256, 256, 20)).astype(np.float32), np.diag([0.9, 0.9, 7, 1]))
     brain = scan.with_voxels(np.ones(scan.voxels.shape, dtype=bool))
     start = perf_counter()
-    segment(model.network, scan, brain, frame=model.frame_for(brain))
+    segment(model.network, scan, brain, frame=model.frame)
     spent = perf_counter() - start
     sys.stdout.write(f"256×256×20: {spent:.1f} s\n")
     assert spent <= 30

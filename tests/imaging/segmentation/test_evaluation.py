@@ -11,6 +11,7 @@ from steelyard.imaging.frame import Frame
 from steelyard.imaging.metrics import volume_metrics, voxel_metrics
 from steelyard.imaging.segmentation.evaluation import evaluate, summarise
 from steelyard.imaging.segmentation.inference import lesion_mask, segment
+from steelyard.imaging.segmentation.judging import metrics_name
 from steelyard.imaging.slices import read_volumes
 from steelyard.imaging.volumes import canonical
 
@@ -81,3 +82,11 @@ def test_the_mean_of_two_frames_keeps_a_lesion_where_it_is(dataset):
     middle = np.argwhere(whole.wmh.voxels).mean(axis=0)
     assert np.argwhere(found > 0.5).mean(axis=0) == pytest.approx(middle, abs=0.5)
     assert not found[~whole.brain.voxels].any()
+
+
+def test_tables_of_other_data_never_take_the_name_of_a_part_or_of_each_other(tmp_path):
+    parts = [metrics_name(tmp_path, part=part) for part in ("test", "validate", "train", "all")]
+    folders = [tmp_path / site / name for site in "ab" for name in ("all", "train", "validate", "test", "derivatives")]
+    names = [*parts, *(metrics_name(folder, part=None) for folder in folders)]
+    assert len({name.lower() for name in names}) == len(names)
+    assert metrics_name(tmp_path / "a" / ".." / "a" / "all", part=None) == names[len(parts)]

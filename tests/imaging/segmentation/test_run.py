@@ -8,6 +8,7 @@ from safetensors.torch import load_file
 from steelyard.errors import UserError
 from steelyard.experiments.profiles import paper, smoke
 from steelyard.imaging.segmentation.config import TrainingConfig
+from steelyard.imaging.segmentation.environment import describe_accelerator
 from steelyard.imaging.segmentation.launch import Assignment, train
 from steelyard.imaging.segmentation.run import RunDirectory
 from steelyard.imaging.segmentation.split import split_subjects
@@ -43,6 +44,31 @@ def test_the_folder_tells_everything(assignment):
     assert rows[0].split(",")[-2] in ("flair", "t1")
     assert len((assignment.out / "epochs.csv").read_text().splitlines()) == 5
     assert {"best.safetensors", "last.safetensors", "finished.json"} <= set(contents(assignment.out))
+
+
+def accelerators(folder):
+    return json.loads((folder / "environment.json").read_text())["accelerators"]
+
+
+def test_the_folder_tells_what_it_was_trained_on(assignment, monkeypatch):
+    epochs = train(assignment)
+    next(epochs)
+    epochs.close()
+    next(train(assignment))
+    assert accelerators(assignment.out) == [{"kind": "cpu", "devices": 1}]
+    card = {"kind": "cuda", "devices": 1, "name": "a card"}
+    monkeypatch.setattr("steelyard.imaging.segmentation.launch.describe_accelerator", lambda device: card)
+    list(train(assignment))
+    assert accelerators(assignment.out) == [{"kind": "cpu", "devices": 1}, card]
+    monkeypatch.undo()
+    list(train(assignment))  # it is finished: nothing is trained any more
+    assert accelerators(assignment.out)[-1] == card
+
+
+def test_a_card_is_told_by_its_name(monkeypatch):
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: f"card {device.index}")
+    told = describe_accelerator(torch.device("cuda", 1), devices=2)
+    assert told == {"kind": "cuda", "devices": 2, "name": "card 1"}
 
 
 @pytest.mark.parametrize("after", [1, 2, 3])

@@ -7,6 +7,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import steelyard
 
 _PACKAGES = ("torch", "numpy", "scipy", "lightning", "nibabel", "SimpleITK", "deepbet", "safetensors", "monai")
@@ -21,6 +23,16 @@ def describe_environment() -> dict[str, Any]:
         "machine": f"{platform.system()} {platform.machine()}",
         "git": _git_state(),
     }
+
+
+def describe_accelerator(device: torch.device, *, devices: int = 1) -> dict[str, Any]:
+    """Return what kind of device does the work, how many of them, and its name where torch knows one.
+
+    >>> describe_accelerator(torch.device("cpu"), devices=2)
+    {'kind': 'cpu', 'devices': 2}
+    """
+    told: dict[str, Any] = {"kind": device.type, "devices": devices}
+    return told | {"name": torch.cuda.get_device_name(device)} if device.type == "cuda" else told
 
 
 def _version(package: str) -> str | None:

@@ -1,7 +1,9 @@
 """From a trained run and a dataset to a table of scores."""
 
 import csv
+import hashlib
 import io
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -49,6 +51,23 @@ def count_scans(config: TrainingConfig, dataset: Dataset, parts: Mapping[str, st
     """Return how many scans there are to judge."""
     named = domain_names(dataset, config.domains, parts)
     return sum(len(named[subject.key]) for subject in dataset.subjects if subject.key in named)
+
+
+def metrics_name(data: Path, *, part: str | None) -> str:
+    """Return what to call the table of scores in a run directory; no two datasets or parts share a name.
+
+    Args:
+        data: The dataset's folder. Folders are often called alike, or as a part is: the name tells where each lies.
+        part: Of the run's own dataset, which was judged; None for another dataset.
+
+    >>> metrics_name(Path("data"), part="test"), metrics_name(Path("data"), part="all")
+    ('metrics.csv', 'metrics-all.csv')
+    """
+    if part is not None:
+        return METRICS if part == "test" else f"metrics-{part}.csv"
+    place = data.resolve()
+    mark = hashlib.sha256(os.fsencode(place)).hexdigest()[:8]
+    return f"metrics-{place.name}-{mark}.csv"
 
 
 def write_scores(path: Path, scores: Sequence[Score]) -> None:

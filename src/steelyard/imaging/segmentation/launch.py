@@ -13,6 +13,7 @@ from torch.multiprocessing.spawn import ProcessRaisedException
 from steelyard.errors import UserError
 from steelyard.imaging.segmentation.config import TrainingConfig
 from steelyard.imaging.segmentation.data import LabelledSlices
+from steelyard.imaging.segmentation.environment import describe_accelerator
 from steelyard.imaging.segmentation.run import RunDirectory
 from steelyard.imaging.segmentation.sampling import Pool
 from steelyard.imaging.segmentation.split import Split
@@ -52,6 +53,7 @@ def train(assignment: Assignment, fabric: Fabric | None = None) -> Iterator[Epoc
         if run.finished:
             run.forget_checkpoint()
         else:
+            run.trained_on(describe_accelerator(fabric.device))
             yield from _epochs(assignment, fabric)
 
 
@@ -72,6 +74,7 @@ def train_in_processes(assignment: Assignment, fabric: Fabric, watch: Watch) -> 
         run.begin(assignment.config, assignment.split, assignment.slices.digests)
         if run.finished:
             return
+        run.trained_on(describe_accelerator(fabric.device, devices=assignment.config.devices))
         try:
             fabric.launch(partial(_work, assignment=assignment, watch=watch))
         except ProcessRaisedException as error:

@@ -33,6 +33,8 @@ CONFIG, SPLIT, ENVIRONMENT = "config.json", "split.json", "environment.json"
 EPOCHS, STEPS, METRICS = "epochs.csv", "steps.csv", "metrics.csv"
 CHECKPOINT, BEST, LAST = "checkpoint.pt", "best.safetensors", "last.safetensors"
 
+_ACCELERATORS = "accelerators"
+
 
 class RunDirectory:
     """A folder that holds one run.
@@ -83,6 +85,14 @@ class RunDirectory:
                 write_json(self.path / name, content)
         if not (self.path / ENVIRONMENT).exists():
             write_json(self.path / ENVIRONMENT, describe_environment())
+
+    def trained_on(self, accelerator: Mapping[str, Any]) -> None:
+        """Add to the environment what the run is trained on from here; one that goes on elsewhere has several."""
+        environment = self._json(ENVIRONMENT)
+        held = environment.get(_ACCELERATORS)
+        known = held if isinstance(held, list) else []
+        if known[-1:] != [dict(accelerator)]:
+            write_json(self.path / ENVIRONMENT, environment | {_ACCELERATORS: [*known, dict(accelerator)]})
 
     def check(self, config: TrainingConfig, split: Split, digests: Mapping[str, str]) -> None:
         """Make sure that a run that is there, if any, is this one.
