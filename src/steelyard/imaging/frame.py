@@ -33,14 +33,14 @@ class Frame:
         if self.pixel_mm is not None and not _is_edge(self.pixel_mm):
             raise UserError(f"pixel_mm must be a number within 0.1 to 20; got {self.pixel_mm!r}.")
 
-    def place(self, brain: Volume, *, shift: float = 0.0) -> "Placement":
+    def place(self, brain: Volume, *, shift: tuple[float, float] = (0.0, 0.0)) -> "Placement":
         """Lay the frame about a brain, whose axes run right, anterior, superior.
 
         Args:
             brain: Its mask.
-            shift: How far off the middle, in pixels along both sides.
+            shift: How far off the middle, in pixels along rows and columns.
         """
-        return Placement(*self._along(brain, axis=1, shift=shift), *self._along(brain, axis=0, shift=shift))
+        return Placement(*self._along(brain, axis=1, shift=shift[0]), *self._along(brain, axis=0, shift=shift[1]))
 
     def covering(self, brain: Volume, *, multiple: int = 16) -> "Frame":
         """Return the frame, enlarged where the brain would not fit, in steps that a network can halve.

@@ -21,7 +21,7 @@ from steelyard.imaging.frame import Frame
 from steelyard.imaging.grids import resample
 from steelyard.imaging.prediction import Options, load_model, predict_scan
 from steelyard.imaging.preprocessing.pipeline import dice
-from steelyard.imaging.segmentation.inference import segment
+from steelyard.imaging.segmentation.inference import FOUR_TIMES, lesion_mask, segment
 from steelyard.imaging.volumes import Volume, canonical, read_scan
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -79,10 +79,10 @@ def resampled(path: Path, tmp_path: Path, *, spacing: tuple[float, float, float]
 def agreement(model, path: Path, tmp_path: Path, spacing: tuple[float, float, float]) -> float:
     other, scan = resampled(path, tmp_path, spacing=spacing)
     one, two = (predict_scan(each, model, Options()) for each in (path, other))
-    there = Volume(two.lesions.mask.voxels, read_scan(other).affine)
-    back = resample(there, scan, np.eye(4))
     assert one.lesions.count > 0
-    return dice(one.lesions.mask.voxels, back.voxels)
+    # Probabilities are brought back, not the mask: nearest neighbour alone takes 0.05 to 0.11 from small lesions.
+    back = resample(Volume(two.probabilities.voxels, read_scan(other).affine), scan, np.eye(4))
+    return dice(one.lesions.mask.voxels, lesion_mask(back.voxels, Options().threshold))
 
 
 @pytest.mark.parametrize("index", range(9))
@@ -91,8 +91,6 @@ def test_a_resampled_scan_agrees(trained, tmp_path, index):
     across = canonical(read_scan(subject.flair)).spacing
     found = agreement(trained, subject.flair, tmp_path, (0.8 * across[0], 0.8 * across[1], across[2]))
     sys.stdout.write(f"{subject.key}: Dice {found:.3f}\n")
-    if subject.key == "sub-02" and found < 0.95:
-        pytest.xfail(f"a Dice of {found:.3f}; nearest neighbour back leaves 0.886 of one and the same map of its 2 ml")
     assert found >= 0.95
 
 
@@ -103,7 +101,7 @@ def test_half_a_minute_for_an_ordinary_scan(tmp_path):
     scan = Volume(np.random.default_rng(0).normal(size=(256, 256, 20)).astype(np.float32), np.diag([0.9, 0.9, 7, 1]))
     brain = scan.with_voxels(np.ones(scan.voxels.shape, dtype=bool))
     start = perf_counter()
-    segment(model.network, scan, brain, frame=model.frame)
+    segment(model.network, scan, brain, frame=model.frame, shifts=FOUR_TIMES)
     spent = perf_counter() - start
     sys.stdout.write(f"256×256×20: {spent:.1f} s\n")
     assert spent <= 30

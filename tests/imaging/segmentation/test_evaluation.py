@@ -10,7 +10,7 @@ from steelyard.imaging.bids import read_bids
 from steelyard.imaging.frame import Frame
 from steelyard.imaging.metrics import volume_metrics, voxel_metrics
 from steelyard.imaging.segmentation.evaluation import evaluate, summarise
-from steelyard.imaging.segmentation.inference import lesion_mask, segment
+from steelyard.imaging.segmentation.inference import FOUR_TIMES, TWICE, lesion_mask, segment
 from steelyard.imaging.segmentation.judging import metrics_name
 from steelyard.imaging.slices import read_volumes
 from steelyard.imaging.volumes import canonical
@@ -74,6 +74,19 @@ def test_output_that_is_not_finite_is_no_result(dataset):
 
 def test_a_lesion_is_where_the_probability_is_greater():
     assert lesion_mask(np.array([0.4, 0.5, 0.6], dtype=np.float32), 0.5).tolist() == [False, False, True]
+
+
+def test_four_placements_are_two_and_the_two_across(dataset):
+    whole = read_volumes(dataset.subjects[0])
+    frame = Frame(shape=(64, 64), pixel_mm=3.0)
+    across = tuple(shift for shift in FOUR_TIMES if shift not in TWICE)
+    four, two, rest = (
+        segment(Brightness(), whole.scans["flair"], whole.brain, frame=frame, shifts=shifts).voxels
+        for shifts in (FOUR_TIMES, TWICE, across)
+    )
+    assert sorted(across) == [(-0.25, 0.25), (0.25, -0.25)]
+    assert not np.array_equal(two, rest)
+    np.testing.assert_allclose(four, (two + rest) / 2, atol=1e-6)
 
 
 def test_the_mean_of_two_frames_keeps_a_lesion_where_it_is(dataset):

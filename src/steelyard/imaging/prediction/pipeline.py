@@ -12,7 +12,7 @@ from steelyard.imaging.prediction.options import Options
 from steelyard.imaging.prediction.weights import Model
 from steelyard.imaging.preprocessing.pipeline import finish, timed
 from steelyard.imaging.preprocessing.settings import Settings
-from steelyard.imaging.segmentation.inference import lesion_mask, segment
+from steelyard.imaging.segmentation.inference import FOUR_TIMES, lesion_mask, segment
 from steelyard.imaging.ventricles import find_ventricles
 from steelyard.imaging.volumes import Volume, canonical, read_scan
 
@@ -63,7 +63,7 @@ def predict_scan(path: Path, model: Model, options: Options) -> Prediction:
     settings = Settings(brain="own", bias=options.bias, normalise=options.normalise)
     channel = finish(scan, path, settings, brain=brain, seconds=seconds)
     with timed(seconds, "segment"):
-        probabilities = segment(model.network, channel.ready, brain, frame=model.frame)
+        probabilities = segment(model.network, channel.ready, brain, frame=model.frame, shifts=FOUR_TIMES)
     with timed(seconds, "lesions"):
         ventricles = find_ventricles(channel.ready, brain)
         mask = brain.with_voxels(lesion_mask(probabilities.voxels, options.threshold))

@@ -9,14 +9,16 @@ from steelyard.errors import UserError
 from steelyard.imaging.frame import Frame
 from steelyard.imaging.volumes import Volume, canonical, turned_back
 
-SHIFTS = (-0.25, 0.25)
-"""Where the frame is laid, in pixels off the middle: the mean depends less on how a scan's grid happens to lie.
-A frame of the scan's own pixels is laid once."""
+Shifts = tuple[tuple[float, float], ...]
+TWICE: Shifts = ((-0.25, -0.25), (0.25, 0.25))
+"""Where the frame is laid, in pixels off the middle: the mean depends less on how a scan's grid happens to lie."""
+FOUR_TIMES: Shifts = (*TWICE, (-0.25, 0.25), (0.25, -0.25))
+"""The same at twice the price and a little steadier."""
 
 _SLICES_AT_A_TIME = 8  # bounds memory whatever the number of slices
 
 
-def segment(network: nn.Module, scan: Volume, brain: Volume, *, frame: Frame) -> Volume:
+def segment(network: nn.Module, scan: Volume, brain: Volume, *, frame: Frame, shifts: Shifts = TWICE) -> Volume:
     """Return the probability of a lesion for every voxel of a stripped, normalised scan; zero outside the brain.
 
     Slice by slice in axial planes, whatever the axes of the scan; the frame grows where the brain would not fit.
@@ -26,6 +28,7 @@ def segment(network: nn.Module, scan: Volume, brain: Volume, *, frame: Frame) ->
         scan: A FLAIR or a T1, as `steelyard preprocess` leaves it.
         brain: Its brain mask, on the same grid.
         frame: The one that the network was trained with.
+        shifts: Where it is laid; the probabilities are the mean. A frame of the scan's own pixels is laid once.
     """
     mask = canonical(brain)
     levels = np.flatnonzero(mask.voxels.any(axis=(0, 1)))
@@ -34,7 +37,7 @@ def segment(network: nn.Module, scan: Volume, brain: Volume, *, frame: Frame) ->
     indices = range(int(levels[0]), int(levels[-1]) + 1)
     voxels, depth = canonical(scan).voxels, mask.voxels.shape[2]
     probabilities = np.zeros(mask.voxels.shape, dtype=np.float32)
-    shifts = SHIFTS if frame.pixel_mm is not None else (0.0,)
+    shifts = shifts if frame.pixel_mm is not None else ((0.0, 0.0),)
     for shift in shifts:
         placement = frame.covering(mask).place(mask, shift=shift)
         planes = _probabilities(network, placement.cut(voxels, indices))
