@@ -7,12 +7,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
+from torch.autograd.graph import GradientEdge
 from torch.optim import Optimizer
 
 from steelyard.batches import Tree, detach_samples
 from steelyard.probing.probe import Losses, Probe
 from steelyard.probing.reuse import Reuse, Reusing, leaf_reason, mean_reason, rounding
 from steelyard.probing.shadow import Shadow
+
+Sought = Sequence[Tensor] | Sequence[GradientEdge]  # what a loss is differentiated for
 
 _ONE_VALUE = "Expected more than 1 value per channel"  # batch normalisation, of a half that is too small for it
 
@@ -57,7 +60,7 @@ class GradientProbe(Probe, ABC):
         kept = None if outputs is None else {name: detach_samples(output) for name, output in outputs.items()}
         return Pass(detached(found), kept, gradients)
 
-    def _gradients(self, loss: Tensor, leaves: Sequence[Tensor], *, retain: bool = False) -> Sequence[Tensor | None]:
+    def _gradients(self, loss: Tensor, leaves: Sought, *, retain: bool = False) -> Sequence[Tensor | None]:
         if not loss.requires_grad:
             return [None] * len(leaves)
         if self.scaler is None:

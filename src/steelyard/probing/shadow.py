@@ -98,15 +98,21 @@ class Shadow:
 
     def _container(self, live: Any) -> Any:
         if id(live) not in self._stand_ins:
-            self._stand_ins[id(live)] = stand_in = copy.copy(live)
+            self._stand_ins[id(live)] = stand_in = _emptied(live)
             if not live:
                 return stand_in
-            stand_in.clear()  # what is left of it: a default factory, a greatest length
             if isinstance(live, dict):
                 stand_in.update({key: self._of(item) for key, item in live.items()})
             else:
                 (stand_in.update if isinstance(live, set) else stand_in.extend)(self._of(item) for item in live)
         return self._stand_ins[id(live)]
+
+
+def _emptied(live: Any) -> Any:
+    """A container of the same kind with nothing in it but a default factory or a greatest length."""
+    if isinstance(live, defaultdict):
+        return defaultdict(live.default_factory)
+    return deque(maxlen=live.maxlen) if isinstance(live, deque) else type(live)()
 
 
 class _LocalBatchNorm(_BatchNorm):
