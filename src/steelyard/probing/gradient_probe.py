@@ -10,7 +10,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.autograd.graph import GradientEdge
 from torch.optim import Optimizer
 
-from steelyard.batches import Tree, detach_samples
+from steelyard.batches import Tree, count_samples, detach_samples, take_samples
 from steelyard.probing.probe import Losses, Probe
 from steelyard.probing.reuse import Reuse, Reusing, leaf_reason, mean_reason, rounding
 from steelyard.probing.shadow import Shadow
@@ -87,11 +87,14 @@ class GradientProbe(Probe, ABC):
             return None
         shadow = Shadow(model, losses)
         twin, twin_losses = stand_ins_of(shadow)
-        joint = twin_losses(twin, whole)
-        reason = leaf_reason(torch.stack(list(joint.values())).sum(), shadow.parameters.values())
+        some = {name: take_samples(each, slice(0, max(1, count_samples(each) // 2))) for name, each in whole.items()}
+        traced = torch.stack(list(twin_losses(twin, some).values())).sum()  # half of the memory of a step
+        reason = leaf_reason(traced, shadow.parameters.values())
+        del traced
         with torch.no_grad():
+            passes = [twin_losses(twin, whole)]
             expected = alone(twin, twin_losses)
-            passes = [detached(joint)] + ([twin_losses(twin.eval(), whole)] if evaluating else [])
+            passes += [twin_losses(twin.eval(), whole)] if evaluating else []
         for found in passes:
             tolerance = rounding(next(iter(found.values())), model=True)
             reason = reason or mean_reason(found, expected, tolerance=tolerance)

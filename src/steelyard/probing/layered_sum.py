@@ -1,4 +1,4 @@
-"""⟨g_d, v⟩ for all domains from the outer step's one forward and one backward pass, on networks of linear layers."""
+"""⟨g_d, v⟩ for all domains from the outer step's one forward and one backward pass, on networks of known layers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
