@@ -1,4 +1,4 @@
-"""Networks of linear layers: gradients read off inputs and what comes back, equal to automatic differentiation."""
+"""Networks of layers linear in their parameters: gradients read off them, equal to automatic differentiation."""
 
 import pytest
 import torch
@@ -33,6 +33,79 @@ def layers(activation):
     return nn.Sequential(nn.Linear(6, 8), activation, nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
 
 
+def convolutions():
+    """Of all settings, forth and back, with activations written into outputs, and two kinds of normalisation."""
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 6)),
+        nn.Conv1d(1, 4, 3, padding=2, stride=2, bias=False),
+        nn.ReLU(inplace=True),
+        nn.Conv1d(4, 8, 2, dilation=2, groups=2),
+        nn.InstanceNorm1d(8, affine=True),
+        nn.ReLU(inplace=True),
+        nn.ConvTranspose1d(8, 6, 2, stride=2, output_padding=1, groups=2),
+        nn.GroupNorm(3, 6),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.LazyLinear(1),
+    )
+
+
+def images():
+    """Rearranged in memory; a bias before an instance normalisation has no gradient but rounding."""
+    model = nn.Sequential(
+        nn.Unflatten(1, (1, 2, 3)),
+        nn.Conv2d(1, 4, 3, padding=1),
+        nn.InstanceNorm2d(4, affine=True),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(4, 4, 3, padding=1),
+        nn.ReLU(inplace=True),
+        nn.Flatten(),
+        nn.Linear(24, 1),
+    )
+    return model.to(memory_format=torch.channels_last)
+
+
+def normalised():
+    return nn.Sequential(
+        nn.Linear(6, 8),
+        nn.LayerNorm(8, bias=False),
+        nn.ReLU(),
+        nn.Unflatten(1, (2, 4)),
+        nn.LayerNorm(4),
+        nn.Flatten(),
+        nn.Linear(8, 1),
+    )
+
+
+def half_frozen():
+    model = layers(nn.ReLU())
+    model[0].requires_grad_(False)
+    model[2].weight.requires_grad_(False)
+    return model
+
+
+READABLE = {
+    "layers": lambda: layers(nn.ReLU()),
+    "in place": lambda: layers(nn.ReLU(inplace=True)),
+    "positions": Positions,
+    "convolutions": convolutions,
+    "images": images,
+    "normalised": normalised,
+    "half frozen": half_frozen,
+}
+
+
+class Resizing(nn.Module):
+    """Says how large a transposed convolution's output shall be."""
+
+    def __init__(self):
+        super().__init__()
+        self.larger = nn.ConvTranspose1d(1, 1, 2, stride=2)
+
+    def forward(self, x):
+        return self.larger(x.unsqueeze(1), output_size=[13]).mean(2)
+
+
 @pytest.fixture
 def layered(monkeypatch):
     """How each attempt to read gradients off went."""
@@ -41,12 +114,15 @@ def layered(monkeypatch):
     return record
 
 
-@pytest.mark.parametrize("make", [lambda: layers(nn.ReLU()), Positions], ids=["layers", "positions"])
+@pytest.mark.parametrize("make", READABLE.values(), ids=READABLE)
 @pytest.mark.parametrize("stepped", ["all", "last"])
 def test_values_and_gradients_are_those_of_separate_passes(make, stepped, layered):
     model = make().double()
     samples = batch(sizes=(6, 4, 7), names=NAMES, dtype=torch.float64)
-    parameters = list(model.parameters())
+    model(samples["a"][0])
+    for parameter in model.parameters():
+        nn.init.normal_(parameter)  # scales and shifts of normalisations, too
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(parameters if stepped == "all" else parameters[-2:], lr=0.1, momentum=0.9)
     found = []
     for along in ("domains", "sum"):
@@ -64,11 +140,14 @@ def test_values_and_gradients_are_those_of_separate_passes(make, stepped, layere
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: layers(nn.ReLU(inplace=True)),
         lambda: Positions(samples_first=False),
-        lambda: nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 1)),
+        lambda: nn.Sequential(nn.Linear(6, 8), nn.PReLU(), nn.Linear(8, 1)),
+        lambda: nn.Sequential(
+            nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 1, 3, padding="same"), nn.Flatten(), nn.Linear(6, 1)
+        ),
+        Resizing,
     ],
-    ids=["in place", "samples not first", "another kind of layer"],
+    ids=["samples not first", "another kind of layer", "padding by name", "output size"],
 )
 def test_other_networks_are_measured_by_a_difference(make, layered):
     model = make().double()
@@ -94,3 +173,24 @@ def test_a_loss_that_is_no_mean_is_measured_by_a_difference(layered):
     assert layered == [False]
     assert judge.last.vote
     assert judge.probe.reuse.reason is None
+
+
+class Rewriting(nn.Module):
+    """Writes into a layer's input after the layer has run."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 1)
+
+    def forward(self, x):
+        x = x + 0
+        y = self.layer(x)
+        x.mul_(0.5)
+        return y + x.mean(1, keepdim=True)
+
+
+def test_an_input_that_is_written_to_is_an_error_as_in_a_plain_step():
+    model = Rewriting()
+    judge = balancer(probe=FirstOrder(along="sum"))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        judge(model, batch(), torch.optim.SGD(model.parameters(), lr=0.1))

@@ -105,7 +105,8 @@ def _peak_memories(cases: list[Case]) -> dict[Case, float]:
     os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"  # read by glibc when a process starts
     try:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([training_steps.__name__])  # torch is imported once for all
+        # Imported once for all: torch, and what an optimizer imports when it is made.
+        context.set_forkserver_preload([training_steps.__name__, "torch._dynamo"])
         with ProcessPoolExecutor(2, mp_context=context, max_tasks_per_child=1) as pool:
             return dict(zip(cases, pool.map(_added_memory, cases), strict=True))
     finally:

@@ -52,9 +52,9 @@ class Direction:
                 self._along.append(g)
                 factors.append(step.factor)
                 if (drift := step.drift(live, g)) is not None:
-                    drifts.append(drift.double())
+                    drifts.append(drift)
             self._along = list(torch._foreach_mul(self._along, factors))
-        self.drift = torch.stack(drifts).sum() if drifts else torch.zeros((), dtype=torch.float64)
+        self.drift = torch.stack(drifts).double().sum() if drifts else torch.zeros((), dtype=torch.float64)
         self._stand_ins = [leaves.stand_ins[i] for i in self._where]
 
     @cached_property

@@ -47,10 +47,10 @@ class FirstOrder(VoteProbe):
             is a mean over its samples, that samples do not meet in the forward pass and that nothing random is drawn
             in it (`reuse.reason` tells what did). `True`: you say so; what contradicts it is an error.
         along: how ⟨Δ_d, G⟩ is found: `domains` takes each domain's gradients, in passes of their own; `sum`
-            takes G and one derivative of all domains' losses along it, by a finite difference, whatever the number of
-            domains. The latter needs a `loss` and a step that is linear in the gradient (torch's SGD, or
-            `step="sgd"`), and is for many domains with few samples each on networks that use each parameter once per
-            sample.
+            takes G and one derivative of all domains' losses along it, whatever the number of domains: read off the
+            layers where all are linear, convolutions or normalisations of each sample, else a finite difference. The
+            latter needs a `loss` and a step that is linear in the gradient (torch's SGD, or `step="sgd"`), and is for
+            many domains with few samples each.
 
     >>> import steelyard as sy
     >>> model = nn.Linear(3, 1)
@@ -83,7 +83,7 @@ class FirstOrder(VoteProbe):
             raise ValueError(f"along must be 'domains' or 'sum'; got {along!r}.")
         self.along = along
         self._unlayered = False  # the network was seen to be of another kind
-        self._layered_modes: tuple[bool, ...] | None = None  # those in which it was seen to be of linear layers
+        self._layered_modes: tuple[bool, ...] | None = None  # those in which it was seen to be of known layers
 
     def _measure(
         self, model: nn.Module, batch: Mapping[str, Tree], *, losses: Losses, optimizer: Optimizer
@@ -212,7 +212,7 @@ class FirstOrder(VoteProbe):
         optimizer: Optimizer,
         rest: dict[str, tuple[float, Tree]],
     ) -> Finding | None:
-        """The same, and no finite difference, where the network is made of linear layers; else `None`."""
+        """The same, and no finite difference, where all layers are linear in their parameters; else `None`."""
         shadow = Shadow(model, losses)
         leaves = leaves_of(shadow, optimizer, everything=True)
         before = random_states(leaves.live)

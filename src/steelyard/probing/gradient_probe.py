@@ -7,12 +7,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
+from torch.autograd.graph import GradientEdge
 from torch.optim import Optimizer
 
-from steelyard.batches import Tree, detach_samples
+from steelyard.batches import Tree, count_samples, detach_samples, take_samples
 from steelyard.probing.probe import Losses, Probe
 from steelyard.probing.reuse import Reuse, Reusing, leaf_reason, mean_reason, rounding
 from steelyard.probing.shadow import Shadow
+
+Sought = Sequence[Tensor] | Sequence[GradientEdge]  # what a loss is differentiated for
 
 _ONE_VALUE = "Expected more than 1 value per channel"  # batch normalisation, of a half that is too small for it
 
@@ -57,7 +60,7 @@ class GradientProbe(Probe, ABC):
         kept = None if outputs is None else {name: detach_samples(output) for name, output in outputs.items()}
         return Pass(detached(found), kept, gradients)
 
-    def _gradients(self, loss: Tensor, leaves: Sequence[Tensor], *, retain: bool = False) -> Sequence[Tensor | None]:
+    def _gradients(self, loss: Tensor, leaves: Sought, *, retain: bool = False) -> Sequence[Tensor | None]:
         if not loss.requires_grad:
             return [None] * len(leaves)
         if self.scaler is None:
@@ -84,11 +87,14 @@ class GradientProbe(Probe, ABC):
             return None
         shadow = Shadow(model, losses)
         twin, twin_losses = stand_ins_of(shadow)
-        joint = twin_losses(twin, whole)
-        reason = leaf_reason(torch.stack(list(joint.values())).sum(), shadow.parameters.values())
+        some = {name: take_samples(each, slice(0, max(1, count_samples(each) // 2))) for name, each in whole.items()}
+        traced = torch.stack(list(twin_losses(twin, some).values())).sum()  # half of the memory of a step
+        reason = leaf_reason(traced, shadow.parameters.values())
+        del traced
         with torch.no_grad():
+            passes = [twin_losses(twin, whole)]
             expected = alone(twin, twin_losses)
-            passes = [detached(joint)] + ([twin_losses(twin.eval(), whole)] if evaluating else [])
+            passes += [twin_losses(twin.eval(), whole)] if evaluating else []
         for found in passes:
             tolerance = rounding(next(iter(found.values())), model=True)
             reason = reason or mean_reason(found, expected, tolerance=tolerance)

@@ -1,4 +1,4 @@
-"""⟨g_d, v⟩ for all domains from the outer step's one forward and one backward pass, on networks of linear layers."""
+"""⟨g_d, v⟩ for all domains from the outer step's one forward and one backward pass, on networks of known layers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from steelyard.batches import detach_samples, join_samples
-from steelyard.probing.gradient_probe import Leaves, detached, stand_ins_of
+from steelyard.probing.gradient_probe import Leaves, Sought, detached, stand_ins_of
 from steelyard.probing.halves import Halves
 from steelyard.probing.linear_layers import LinearLayers, alike
 from steelyard.probing.reuse import mean_reason, rounding
@@ -18,7 +18,7 @@ from steelyard.probing.vote_probe import whole_of
 class Differentiate(Protocol):
     """Takes gradients of a loss."""
 
-    def __call__(self, loss: Tensor, leaves: Sequence[Tensor], *, retain: bool = False) -> Sequence[Tensor | None]:
+    def __call__(self, loss: Tensor, leaves: Sought, *, retain: bool = False) -> Sequence[Tensor | None]:
         """One gradient for each leaf."""
 
 
@@ -60,7 +60,7 @@ class LayeredSum:
         if not self._are_means(halves, parts):
             return False
         total = torch.stack([loss for side in parts for loss in side.values()])
-        deltas = self._differentiate(total.sum(), self._layers.outputs, retain=verify)
+        deltas = self._differentiate(total.sum(), self._layers.sought, retain=verify)
         if not self._layers.receive(deltas):
             return False
         self.level = total.detach()[len(self._halves) :].double().sum()
@@ -71,8 +71,7 @@ class LayeredSum:
         """G: the gradients of the summed losses on the meta-test halves."""
         assert self._layers is not None  # noqa: S101
         first, count = sum(self._sizes[0]), sum(self._sizes[1])
-        ones = torch.ones(count, dtype=self._dtype, device=self._device)
-        return self._layers.gradients(ones, chosen=slice(first, first + count))
+        return self._layers.gradients(None, chosen=slice(first, first + count))
 
     def slopes(self, direction: Sequence[Tensor | None]) -> dict[str, Tensor]:
         """⟨g_d, direction⟩ for each domain, g_d on its meta-train half."""

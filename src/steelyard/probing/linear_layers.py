@@ -1,103 +1,89 @@
-"""Networks of linear layers: every gradient from what goes into a layer and what comes back."""
+"""Networks of layers that are linear in their parameters: all gradients, under any weights of the samples."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
 
 from steelyard.probing.gradient_probe import Leaves
+from steelyard.probing.layer_kinds import Layer, layer_of
 
 Gradients = Sequence[Tensor | None]
 
 
 class LinearLayers:
-    """The linear layers of a network that has no other parameters.
+    """The layers of a network that has no parameters but theirs: linear, convolutions, normalisations of each sample.
 
-    A layer's gradient is Σ_i δ_i ⊗ a_i over the samples, a_i its input and δ_i the loss's gradient at its output. Where
-    samples do not meet, weighing a sample's loss weighs its δ_i. One backward pass down to the δ_i, without any
-    parameter's gradient, is therefore enough for the gradients under all weights of the samples.
+    A layer's gradient is a sum over the samples of what its input and the loss's gradient at its output make of it.
+    Where samples do not meet, weighing a sample's loss weighs what comes back for that sample. One backward pass down
+    to the layers, without any parameter's gradient, is therefore enough for the gradients under all weights of the
+    samples.
     """
 
-    def __init__(self, layers: Sequence[nn.Linear], leaves: Leaves) -> None:
+    def __init__(self, layers: Sequence[Layer], leaves: Leaves) -> None:
         self._layers = layers
-        self._places = {id(leaf): i for i, leaf in enumerate(leaves.stand_ins)}
-        self._seen: dict[int, list[tuple[Tensor, Tensor]]] = {id(layer): [] for layer in layers}
-        self._deltas: list[Tensor] = []
+        self._leaves = leaves.stand_ins
 
     @classmethod
     def of(cls, model: nn.Module, leaves: Leaves) -> "LinearLayers | None":
-        """The layers, if every parameter to be differentiated is one's weight or bias, and no two layers share any."""
-        layers = [module for module in model.modules() if type(module) is nn.Linear]
-        owned = [id(p) for layer in layers for p in layer.parameters() if p.requires_grad]
-        known = {id(leaf) for leaf in leaves.stand_ins}
-        return cls(layers, leaves) if len(owned) == len(set(owned)) and set(owned) == known else None
+        """The layers, if every parameter to be differentiated is one's, and no two layers share any."""
+        modules = [
+            module for module in model.modules() if any(p.requires_grad for p in module.parameters(recurse=False))
+        ]
+        layers = [layer for layer in map(layer_of, modules) if layer is not None]
+        owned = [id(parameter) for layer in layers for parameter in layer.owned]
+        fit = len(layers) == len(modules) and len(owned) == len(set(owned))
+        return cls(layers, leaves) if fit and set(owned) == {id(leaf) for leaf in leaves.stand_ins} else None
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Note inputs and outputs while the network runs."""
-
-        def note(layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-            self._seen[id(layer)].append((inputs[0].detach(), output))
-
-        handles = [layer.register_forward_hook(note) for layer in self._layers]
-        try:
+        """Have the layers take notes while the network runs."""
+        with ExitStack() as stack:
+            for layer in self._layers:
+                stack.callback(layer.watch())
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def ran_once_over(self, samples: int) -> bool:
         """Whether every layer ran once, over this many samples."""
-        return all(len(seen) == 1 and seen[0][0].shape[0] == samples for seen in self._seen.values())
+        return all(layer.ran_once_over(samples) for layer in self._layers)
 
     @property
-    def outputs(self) -> list[Tensor]:
-        """What the layers returned, in the automatic differentiation."""
-        return [self._seen[id(layer)][0][1] for layer in self._layers]
+    def sought(self) -> list[GradientEdge]:
+        """Where the loss's gradients are asked for."""
+        return [place for layer in self._layers for place in layer.sought()]
 
-    def receive(self, deltas: Sequence[Tensor | None]) -> bool:
-        """Take the loss's gradients at the outputs; whether all layers have one."""
-        self._deltas = [delta for delta in deltas if delta is not None]
-        return len(self._deltas) == len(self._layers)
+    def receive(self, found: Sequence[Tensor | None]) -> bool:
+        """Take them; whether all layers have theirs, and can use them."""
+        given = [gradient for gradient in found if gradient is not None]
+        if len(given) != len(found):
+            return False
+        waiting = iter(given)
+        return all(layer.receive([next(waiting) for _ in layer.sought()]) for layer in self._layers)
 
-    def gradients(self, weights: Tensor, *, chosen: slice | None = None) -> list[Tensor | None]:
-        """The parameters' gradients if each of the chosen samples' losses had a weight."""
-        found: list[Tensor | None] = [None] * len(self._places)
-        for layer, into, delta in self._rows(chosen):
-            weighed = (delta * weights.view(-1, *(1,) * (delta.dim() - 1))).flatten(0, -2)
-            found[self._places[id(layer.weight)]] = weighed.T @ into.flatten(0, -2)
-            if layer.bias is not None:
-                found[self._places[id(layer.bias)]] = weighed.sum(0)
-        return found
+    @torch.no_grad()
+    def gradients(self, weights: Tensor | None, *, chosen: slice | None = None) -> list[Tensor | None]:
+        """The parameters' gradients if each of the chosen samples' losses had a weight (one, unless given)."""
+        found = [layer.gradients(weights, chosen or slice(None)) for layer in self._layers]
+        placed = {parameter: gradient for each in found for parameter, gradient in each.items()}
+        return [placed.get(leaf) for leaf in self._leaves]
 
+    @torch.no_grad()
     def slopes(self, direction: Gradients, *, chosen: slice | None = None) -> Tensor:
         """For each of the chosen samples, the inner product of its gradient and a direction."""
-        total: Tensor | None = None
-        for layer, into, delta in self._rows(chosen):
-            along = direction[self._places[id(layer.weight)]]
-            bias = None if layer.bias is None else direction[self._places[id(layer.bias)]]
-            if along is None and bias is None:
-                continue
-            moved = nn.functional.linear(into, torch.zeros_like(layer.weight) if along is None else along, bias)
-            each = (moved * delta).flatten(1).sum(1)
-            total = each if total is None else total + each
-        assert total is not None  # noqa: S101
-        return total
-
-    def _rows(self, chosen: slice | None) -> Iterator[tuple[nn.Linear, Tensor, Tensor]]:
-        rows = chosen or slice(None)
-        for layer, delta in zip(self._layers, self._deltas, strict=True):
-            yield layer, self._seen[id(layer)][0][0][rows], delta[rows]
+        along = {leaf: part for leaf, part in zip(self._leaves, direction, strict=True) if part is not None}
+        moving = [layer for layer in self._layers if any(parameter in along for parameter in layer.owned)]
+        return torch.stack([layer.slopes(along, chosen or slice(None)) for layer in moving]).sum(0)
 
 
 def alike(found: Gradients, expected: Gradients) -> bool:
-    """Whether gradients are the same up to rounding."""
-    for mine, theirs in zip(found, expected, strict=True):
+    """Whether gradients are the same up to rounding, of which one that should vanish has nothing else."""
+    scales = [0.0 if gradient is None else float(gradient.abs().max()) for gradient in expected]
+    for mine, theirs, scale in zip(found, expected, scales, strict=True):
         if mine is None or theirs is None:
             return False
-        scale = float(theirs.abs().max())
-        if float((mine - theirs).abs().max()) > 1e4 * torch.finfo(mine.dtype).eps * scale:
+        tolerance = 1e4 * torch.finfo(mine.dtype).eps * (scale + max(scales) / 100)
+        if float((mine - theirs).abs().max()) > tolerance:
             return False
     return True

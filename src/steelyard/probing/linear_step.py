@@ -26,12 +26,11 @@ class LinearStep(NamedTuple):
 
     def drift(self, parameter: Tensor, direction: Tensor) -> Tensor | None:
         """⟨Δ, direction⟩ but for the gradient's part."""
-        terms = []
-        if self.decay:
-            terms.append(self.decay * inner(parameter, direction))
-        if self.inertia and self.buffer is not None:
-            terms.append(self.inertia * inner(self.buffer, direction))
-        return torch.stack(terms).sum() if terms else None
+        decay = self.decay * inner(parameter, direction) if self.decay else None
+        if not self.inertia or self.buffer is None:
+            return decay
+        inertia = self.inertia * inner(self.buffer, direction)
+        return inertia if decay is None else decay + inertia
 
 
 def linear_steps(optimizer: Optimizer, rule: Rule) -> dict[Tensor, LinearStep] | None:
