@@ -234,6 +234,18 @@ class Quieter(Mixing):
         return self.layer(x) * (1.0 if self.training else 0.5)
 
 
+class Blank(Mixing):
+    """Samples meet before a last layer of zeros, so that no loss tells."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(1, 1)
+        nn.init.zeros_(self.last.weight)
+
+    def forward(self, x):
+        return self.last(super().forward(x))
+
+
 def weighted_classes(output, target):
     two = torch.cat([output, -output], 1)
     return cross_entropy(two, (target > 0).long().flatten(), weight=torch.tensor([1.0, 5.0]))
@@ -278,6 +290,20 @@ def test_what_cannot_be_shared_is_detected_and_refused_where_declared(name, prob
     for _ in range(2):  # and again
         with pytest.raises(ValueError, match=rf"reuse=True needs .*{message}"):
             judge(model, batch(), optimizer)
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [sy.FirstOrder(), sy.FirstOrder(along="sum"), sy.InnerLoop(reuse="detect")],
+    ids=["domains", "sum", "exact"],
+)
+def test_samples_that_meet_are_found_where_the_losses_do_not_tell(probe):
+    torch.manual_seed(3)
+    model = Blank()
+    balancer(probe=probe)(model, batch(), sgd(model))
+    assert "gradients of a pass over all samples are not" in probe.reuse.reason
+    with pytest.raises(ValueError, match="gradients of a pass over all samples are not"):
+        balancer(probe=type(probe)(reuse=True))(model, batch(), sgd(model))
 
 
 def test_running_statistics_are_seen():
@@ -400,3 +426,22 @@ def test_a_compiled_model_goes_on_running_compiled_unless_told():
     judge(compiled, batch(), sgd(model)).backward()
     assert "compiled" in judge.probe.reuse.reason
     assert judge.last.vote
+
+
+def test_what_is_too_coarse_to_be_seen_is_not_shared_unless_told():
+    model = smooth().bfloat16()
+    samples = batch(dtype=torch.bfloat16)
+    for probe in (sy.FirstOrder(), sy.FirstOrder(along="sum"), sy.InnerLoop(reuse="detect")):
+        balancer(probe=probe)(model, samples, sgd(model))
+        assert "is torch.bfloat16, too coarse" in probe.reuse.reason
+    balancer(probe=sy.FirstOrder(reuse=True))(model, samples, sgd(model))
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_trainable_tensor_elsewhere_is_found_along_the_sum_too(layers):
+    model = nn.Sequential(*(nn.Linear(6, 6) for _ in range(layers - 1)), nn.Linear(6, 1))
+    scale = torch.tensor(0.5, requires_grad=True)
+    judge = balancer(probe=sy.FirstOrder(along="sum"), loss=lambda o, y: mse_loss(scale * o, y))
+    judge(model, batch(), sgd(model)).backward()
+    assert "outside the model and the loss" in judge.probe.reuse.reason
+    assert scale.grad is not None
