@@ -239,11 +239,12 @@ class Blank(Mixing):
 
     def __init__(self):
         super().__init__()
-        self.last = nn.Linear(1, 1)
+        self.last = nn.Linear(6, 1)
         nn.init.zeros_(self.last.weight)
 
     def forward(self, x):
-        return self.last(super().forward(x))
+        x = self.layer(x) + x
+        return self.last(x / x.norm(dim=0))
 
 
 def weighted_classes(output, target):

@@ -159,8 +159,12 @@ def rounding(loss: Tensor, *, model: bool) -> float:
 
 
 def closeness(loss: Tensor) -> float:
-    """How close gradients of the same are: rounding (TensorFloat-32's, too) may switch an activation on or off."""
-    return max(0.005, 32 * _cast_eps(loss), 32 * torch.finfo(loss.dtype).eps)
+    """How close gradients of the same are, seen from passes over other numbers of samples.
+
+    Other kernels round otherwise, and that switches activations and maxima near a tie: 3 % of the gradients of an
+    untrained U-Net on noise.
+    """
+    return max(0.1, 32 * _cast_eps(loss), 32 * torch.finfo(loss.dtype).eps)
 
 
 def _cast_eps(loss: Tensor) -> float:
