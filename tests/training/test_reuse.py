@@ -227,6 +227,18 @@ class Remembering(Mixing):
         return self.layer(x)
 
 
+class Cooling(Mixing):
+    """Another function each time it runs, which a model that is not run would never become."""
+
+    def __init__(self):
+        super().__init__()
+        self.temperature = 1.0
+
+    def forward(self, x):
+        self.temperature *= 0.99999  # too little to be seen in a loss
+        return self.layer(x) / self.temperature
+
+
 class Quieter(Mixing):
     """Another function in evaluation mode."""
 
@@ -260,6 +272,7 @@ NOT_SHARED = {
     "samples that meet": (Mixing, mse_loss, "as a mean of halves"),
     "another function in evaluation mode": (Quieter, mse_loss, "as a mean of halves"),
     "functional dropout": (Dropping, mse_loss, "draws random numbers"),
+    "an attribute": (Cooling, mse_loss, "changes 'temperature' of Cooling"),
     "a buffer": (Remembering, mse_loss, "changes the model's buffers"),
     "dropout": (lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 1)), mse_loss, "Dropout draws random numbers"),
     "batch normalisation": (lambda: nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 1)), mse_loss, "meet in BatchNorm1d"),

@@ -109,6 +109,8 @@ class GradientProbe(Probe, ABC):
         for found in passes:
             tolerance = rounding(next(iter(found.values())), model=True)
             reason = reason or mean_reason(found, expected, tolerance=tolerance)
+        if changed := shadow.changed_attribute():
+            reason = reason or "the forward pass changes {1!r} of {0}".format(*changed)
         self.reuse.audit_done(model)
         return reason or unlike or (coarse_reason(expected) if self.reuse.setting == "detect" else None)
 

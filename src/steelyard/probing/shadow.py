@@ -34,11 +34,21 @@ class Shadow:
     def __init__(self, *live: nn.Module) -> None:
         self._stand_ins: dict[int, Any] = {}
         self.parameters: dict[Tensor, nn.Parameter] = {}
+        self._pairs: list[tuple[nn.Module, nn.Module]] = []
         self.modules = tuple(self._module(root) for root in live)
 
     def buffers(self) -> Iterator[Tensor]:
         """All buffers of the stand-ins."""
         return (buffer for module in self.modules for buffer in module.buffers())
+
+    def changed_attribute(self) -> tuple[str, str] | None:
+        """The class of a module and a number or text in it that the stand-in has changed; not its mode."""
+        for live, stand_in in self._pairs:
+            now = vars(stand_in)
+            for name, value in vars(live).items():
+                if type(value) in _PLAIN and name != "training" and repr(now.get(name)) != repr(value):
+                    return type(live).__name__, name
+        return None
 
     def end_differentiation(self) -> None:
         """Take the parameters out of automatic differentiation (and out of autocast's cache of what it has cast)."""
@@ -52,6 +62,7 @@ class Shadow:
                 self._stand_ins[id(live)] = self._module(wrapped)
             else:
                 self._stand_ins[id(live)] = stand_in = _hollow(live)
+                self._pairs.append((live, stand_in))
                 stand_in.__dict__.update({name: self._of(value) for name, value in vars(live).items()})
         return self._stand_ins[id(live)]  # type: ignore[no-any-return]
 
