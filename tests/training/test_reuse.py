@@ -459,3 +459,15 @@ def test_a_trainable_tensor_elsewhere_is_found_along_the_sum_too(layers):
     judge(model, batch(), sgd(model)).backward()
     assert "outside the model and the loss" in judge.probe.reuse.reason
     assert scale.grad is not None
+
+
+def test_domains_that_are_run_whole_need_not_be_means_over_samples():
+    model, twin = smooth(), smooth()
+    twin.load_state_dict(model.state_dict())
+    objective = lambda model, pair: (model(pair[0] - pair[0].mean(0)) - pair[1]).norm()  # noqa: E731
+    weighting = sy.FromGramian(lambda gramian: torch.ones(len(gramian)) / 2)
+    judge = balancer(weighting=weighting, probe=sy.Gramian(reuse=True), objective=objective)
+    judge(model, batch(), sgd(model)).backward()
+    balancer(objective=objective)(twin, batch()).backward()
+    assert judge.probe.reuse.reason is None
+    assert_alike(gradients(model), gradients(twin))

@@ -2,7 +2,8 @@
 
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from itertools import pairwise
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +48,12 @@ class Pass(NamedTuple):
 
 
 class GradientProbe(Probe, ABC):
-    """Takes gradients on stand-ins, and says whether they may serve the outer step as well."""
+    """Takes gradients on stand-ins, and says whether they may serve the outer step as well.
+
+    A subclass that runs each domain's samples together says so: then only those of different domains must not meet.
+    """
+
+    domains_whole: ClassVar[bool] = False
 
     def __init__(self, *, every: int, gather: bool | int, scaler: GradScaler | None, reuse: Reusing) -> None:
         super().__init__(every=every, gather=gather)
@@ -123,22 +129,23 @@ class GradientProbe(Probe, ABC):
         """Whether the summed losses from one pass have other gradients than from a pass over each part."""
         leaves = [parameter for parameter in shadow.parameters.values() if parameter.requires_grad]
         gradients = self._gradients(together, leaves)
-        apart = self._gradients(_summed_apart(*stand_ins_of(shadow), samples), leaves)
+        summed = _summed_apart(*stand_ins_of(shadow), samples, pieces=1 if self.domains_whole else 2)
+        apart = self._gradients(summed, leaves)
         return gradient_reason(gradients, apart, tolerance=closeness(together))
 
 
-def _summed_apart(model: nn.Module, losses: Losses, batch: Mapping[str, Tree]) -> Tensor:
-    """The summed losses where each half of each domain's samples has a pass of its own."""
+def _summed_apart(model: nn.Module, losses: Losses, batch: Mapping[str, Tree], *, pieces: int) -> Tensor:
+    """The summed losses where each piece of each domain's samples has a pass of its own."""
     found = []
     for name, samples in batch.items():
         size = count_samples(samples)
-        cuts = [slice(0, size // 2), slice(size // 2, size)] if size > 1 else [slice(0, size)]
-        pieces = [take_samples(samples, cut) for cut in cuts]
+        cuts = [0, size] if pieces == 1 or size == 1 else [0, size // 2, size]
+        parts = [take_samples(samples, slice(*cut)) for cut in pairwise(cuts)]
         if losses.follow_outputs:
-            outputs = join_samples([losses.outputs(model, {name: piece})[name] for piece in pieces])
+            outputs = join_samples([losses.outputs(model, {name: part})[name] for part in parts])
             found.append(losses.of({name: outputs}, {name: samples})[name])
         else:
-            found += [count_samples(piece) / size * losses(model, {name: piece})[name] for piece in pieces]
+            found += [count_samples(part) / size * losses(model, {name: part})[name] for part in parts]
     return torch.stack(found).sum()
 
 

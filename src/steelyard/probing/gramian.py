@@ -39,6 +39,7 @@ class Gramian(GradientProbe):
     """
 
     statistic: ClassVar[Statistic] = Statistic.GRAMIAN
+    domains_whole: ClassVar[bool] = True
 
     def __init__(self, *, every: int = 1, scaler: GradScaler | None = None, reuse: Reusing = "detect") -> None:
         super().__init__(every=every, gather=False, scaler=scaler, reuse=reuse)
