@@ -227,6 +227,14 @@ class Remembering(Mixing):
         return self.layer(x)
 
 
+class Replacing(Remembering):
+    """Puts another buffer in the place of the old one."""
+
+    def forward(self, x):
+        self.seen = 0.9 * self.seen + 0.1 * x.detach().mean(0)
+        return self.layer(x)
+
+
 class Cooling(Mixing):
     """Another function each time it runs, which a model that is not run would never become."""
 
@@ -273,6 +281,7 @@ NOT_SHARED = {
     "another function in evaluation mode": (Quieter, mse_loss, "as a mean of halves"),
     "functional dropout": (Dropping, mse_loss, "draws random numbers"),
     "an attribute": (Cooling, mse_loss, "changes 'temperature' of Cooling"),
+    "another buffer": (Replacing, mse_loss, "changes the model's buffers"),
     "a buffer": (Remembering, mse_loss, "changes the model's buffers"),
     "dropout": (lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 1)), mse_loss, "Dropout draws random numbers"),
     "batch normalisation": (lambda: nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 1)), mse_loss, "meet in BatchNorm1d"),

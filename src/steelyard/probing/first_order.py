@@ -152,7 +152,7 @@ class FirstOrder(VoteProbe):
                 if found is None:
                     return None
                 passes[name] = found
-        reason = trace_reason(before, random_states(leaves.live), shadow.buffers())
+        reason = trace_reason(before, random_states(leaves.live), shadow.wrote_buffers())
         reason = reason or self._means_reason(model, losses, halves, trained=trained, tested=tested)
         if not self.reuse.holds(reason):
             return None
@@ -231,7 +231,7 @@ class FirstOrder(VoteProbe):
             self.unlayered.fill_(True)  # not tried at every vote, in vain and at the price of a pass
             return None
         self._layered = state
-        reason = trace_reason(before, random_states(leaves.live), shadow.buffers())
+        reason = trace_reason(before, random_states(leaves.live), shadow.wrote_buffers())
         with preserved_random_states(leaves.live):
             reason = reason or self._sum_audit(model, losses, halves, alone=layered.whole)
         if not self.reuse.holds(reason):
@@ -263,7 +263,7 @@ class FirstOrder(VoteProbe):
         leaves = leaves_of(shadow, optimizer, everything=True)
         before = random_states(leaves.live)
         passes = Direction.run(shadow, halves)
-        reason = trace_reason(before, random_states(leaves.live), shadow.buffers())
+        reason = trace_reason(before, random_states(leaves.live), shadow.wrote_buffers())
         with preserved_random_states(leaves.live):
             reason = reason or self._sum_audit(model, losses, halves, alone=detached(passes.whole))
         if not self.reuse.holds(reason):

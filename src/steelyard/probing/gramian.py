@@ -61,7 +61,7 @@ class Gramian(GradientProbe):
                 return self._nothing(losses)
             passes[name] = found
         check_moves([each.gradients for each in passes.values()], leaves)
-        trace = trace_reason([drawn], [False], shadow.buffers())
+        trace = trace_reason([drawn], [False], shadow.wrote_buffers())
         shared = self._share(model, losses, batch, passes=passes, leaves=leaves, trace=trace) if sharing else None
         return Finding(_measurement(passes, leaves, losses.domains), shared)
 

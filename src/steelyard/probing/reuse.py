@@ -102,11 +102,11 @@ def _unverifiable_reason(model: nn.Module, losses: Losses) -> str | None:
     return None
 
 
-def trace_reason(before: list[object], after: list[object], buffers: Iterable[Tensor]) -> str | None:
+def trace_reason(before: list[object], after: list[object], wrote_buffers: bool) -> str | None:
     """What the passes have shown: random numbers drawn, or a buffer written to since it was copied."""
     if before != after:
         return "the forward pass draws random numbers"
-    if any(buffer._version for buffer in buffers):
+    if wrote_buffers:
         return "the forward pass changes the model's buffers"
     return None
 

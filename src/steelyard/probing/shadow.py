@@ -36,9 +36,15 @@ class Shadow:
         self.parameters: dict[Tensor, nn.Parameter] = {}
         self._pairs: list[tuple[nn.Module, nn.Module]] = []
         self.modules = tuple(self._module(root) for root in live)
+        self._began = list(self._buffers())
 
-    def buffers(self) -> Iterator[Tensor]:
-        """All buffers of the stand-ins."""
+    def wrote_buffers(self) -> bool:
+        """Whether a buffer of the stand-ins was written to, or another put in its place."""
+        now = list(self._buffers())
+        kept = len(now) == len(self._began) and all(one is other for one, other in zip(now, self._began, strict=True))
+        return not kept or any(buffer._version for buffer in now)
+
+    def _buffers(self) -> Iterator[Tensor]:
         return (buffer for module in self.modules for buffer in module.buffers())
 
     def changed_attribute(self) -> tuple[str, str] | None:
