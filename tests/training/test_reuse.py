@@ -235,6 +235,18 @@ class Replacing(Remembering):
         return self.layer(x)
 
 
+class Averaging(Mixing):
+    """Keeps a tensor that is no buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = torch.zeros(6)
+
+    def forward(self, x):
+        self.seen = 0.9 * self.seen + 0.1 * x.detach().mean(0)
+        return self.layer(x)
+
+
 class Cooling(Mixing):
     """Another function each time it runs, which a model that is not run would never become."""
 
@@ -280,6 +292,7 @@ NOT_SHARED = {
     "samples that meet": (Mixing, mse_loss, "as a mean of halves"),
     "another function in evaluation mode": (Quieter, mse_loss, "as a mean of halves"),
     "functional dropout": (Dropping, mse_loss, "draws random numbers"),
+    "a tensor": (Averaging, mse_loss, "changes 'seen' of Averaging"),
     "an attribute": (Cooling, mse_loss, "changes 'temperature' of Cooling"),
     "another buffer": (Replacing, mse_loss, "changes the model's buffers"),
     "a buffer": (Remembering, mse_loss, "changes the model's buffers"),

@@ -48,12 +48,16 @@ class Shadow:
         return (buffer for module in self.modules for buffer in module.buffers())
 
     def changed_attribute(self) -> tuple[str, str] | None:
-        """The class of a module and a number or text in it that the stand-in has changed; not its mode."""
+        """The class of a module and a number, text or tensor in it that the stand-in has changed; not its mode."""
         for live, stand_in in self._pairs:
             now = vars(stand_in)
             for name, value in vars(live).items():
                 if type(value) in _PLAIN and name != "training" and repr(now.get(name)) != repr(value):
                     return type(live).__name__, name
+                if isinstance(value, Tensor) and not value.requires_grad:
+                    began: Tensor = self._stand_ins[id(value)]
+                    if now.get(name) is not began or began._version:
+                        return type(live).__name__, name
         return None
 
     def end_differentiation(self) -> None:
