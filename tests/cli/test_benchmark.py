@@ -4,6 +4,7 @@ from itertools import groupby
 import pytest
 import torch
 
+import steelyard as sy
 from steelyard.cli import main
 from steelyard.experiments import benchmark, benchmark_tasks, peers, training_steps
 from steelyard.experiments.training_steps import Case
@@ -83,6 +84,16 @@ def test_peers_are_left_out_where_torchjd_is_missing(monkeypatch):
     monkeypatch.setattr(peers, "find_spec", lambda name: None if name == "quadprog" else object())
     assert "torchjd UPGrad" not in peers.peers()
     assert "torchjd CAGrad" in peers.peers()
+
+
+@pytest.mark.parametrize(("network", "domains"), [("unet-instancenorm", 2), ("transformer", 2), ("mlp", 16)])
+def test_first_order_votes_share_where_they_may(network, domains):
+    """Other kernels for other numbers of samples do not pass for samples that meet."""
+    task = benchmark_tasks.make_task(network, domains)
+    probe = sy.FirstOrder()
+    judge = sy.Balancer(tuple(task.batch), loss=task.loss, weighting=sy.DirichletVote(), probe=probe)
+    judge(task.model, task.batch, task.optimizer)
+    assert probe.reuse.reason is None
 
 
 def test_fixed_weights_give_the_plain_losses_bit_for_bit():

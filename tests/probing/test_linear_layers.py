@@ -1,9 +1,13 @@
 """Networks of layers linear in their parameters: gradients read off them, equal to automatic differentiation."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import mse_loss
+from torch.nn.functional import linear, mse_loss
+from torch.utils.checkpoint import checkpoint
 
 import steelyard as sy
 from steelyard.probing.first_order import FirstOrder
@@ -77,6 +81,25 @@ def normalised():
     )
 
 
+class Named(nn.Module):
+    """Gives a normalisation its input by name, and runs some layers a second time to save memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 8))
+        self.norm, self.last = nn.LayerNorm(8), nn.Linear(8, 1)
+
+    def forward(self, x):
+        return self.last(self.norm(input=checkpoint(self.first, x, use_reentrant=False)))
+
+
+def hooked():
+    """A hook makes something else of a layer's output."""
+    model = layers(nn.ReLU())
+    model[0].register_forward_hook(lambda _, inputs, output: 2 * output)
+    return model
+
+
 def half_frozen():
     model = layers(nn.ReLU())
     model[0].requires_grad_(False)
@@ -92,6 +115,8 @@ READABLE = {
     "images": images,
     "normalised": normalised,
     "half frozen": half_frozen,
+    "named": Named,
+    "hooked": hooked,
 }
 
 
@@ -104,6 +129,40 @@ class Resizing(nn.Module):
 
     def forward(self, x):
         return self.larger(x.unsqueeze(1), output_size=[13]).mean(2)
+
+
+class Resizing2d(nn.Module):
+    """The same without a name, rearranged in memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.larger = nn.ConvTranspose2d(2, 2, 2, stride=2).to(memory_format=torch.channels_last)
+
+    def forward(self, x):
+        return self.larger(x.view(-1, 2, 1, 3), [3, 7]).mean((1, 2, 3))[:, None]
+
+
+class OneByOne(nn.Module):
+    """Convolutions of single images, without a dimension of samples."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv2d(2, 2, (1, 2)).to(memory_format=torch.channels_last)
+
+    def forward(self, x):
+        return torch.stack([self.layer(each.view(2, 1, 3)).mean()[None] for each in x])
+
+
+class Tied(nn.Module):
+    """Uses a layer's weights once more, where a gate that starts as zero hides it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.gate, self.last = nn.Linear(6, 6), nn.Linear(6, 6, bias=False), nn.Linear(6, 1)
+        nn.init.zeros_(self.gate.weight)
+
+    def forward(self, x):
+        return self.last(self.layer(x).tanh() + self.gate(linear(x.relu(), self.layer.weight)))
 
 
 @pytest.fixture
@@ -146,8 +205,19 @@ def test_values_and_gradients_are_those_of_separate_passes(make, stepped, layere
             nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 1, 3, padding="same"), nn.Flatten(), nn.Linear(6, 1)
         ),
         Resizing,
+        Resizing2d,
+        OneByOne,
+        Tied,
     ],
-    ids=["samples not first", "another kind of layer", "padding by name", "output size"],
+    ids=[
+        "samples not first",
+        "another kind of layer",
+        "padding by name",
+        "output size",
+        "output size by place",
+        "one by one",
+        "tied",
+    ],
 )
 def test_other_networks_are_measured_by_a_difference(make, layered):
     model = make().double()
@@ -158,7 +228,7 @@ def test_other_networks_are_measured_by_a_difference(make, layered):
     for _ in range(2):
         model.zero_grad()
         judge(model, samples, optimizer).backward()
-    assert not any(layered)
+    assert layered == [False]  # and not tried again
     expected = sum(w * mse_loss(model(x), y) for w, (x, y) in zip(weights, samples.values(), strict=True))
     for parameter, gradient in zip(
         model.parameters(), torch.autograd.grad(expected, list(model.parameters())), strict=True
@@ -194,3 +264,71 @@ def test_an_input_that_is_written_to_is_an_error_as_in_a_plain_step():
     judge = balancer(probe=FirstOrder(along="sum"))
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         judge(model, batch(), torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+class Penalised(nn.Module):
+    """A loss with a small penalty on the model's parameters."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, output, target):
+        return mse_loss(output, target) + 1e-4 * sum(p.square().sum() for p in self.model.parameters())
+
+
+def test_a_small_penalty_on_the_parameters_is_in_the_gradients(layered):
+    model = layers(nn.ReLU())
+    loss, samples = Penalised(model), batch()
+    judge = balancer(weighting=sy.Fixed([0.3, 0.7]), probe=FirstOrder(along="sum"), loss=loss)
+    judge(model, samples, torch.optim.SGD(model.parameters(), lr=0.1)).backward()
+    plain = sum(w * loss(model(x), y) for w, (x, y) in zip((0.3, 0.7), samples.values(), strict=True))
+    assert layered == [False]
+    for parameter, gradient in zip(
+        model.parameters(), torch.autograd.grad(plain, list(model.parameters())), strict=True
+    ):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-5, atol=1e-6)
+
+
+class Turning(nn.Module):
+    """Turns the samples round for its first layer, once it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 1)
+        self.turned = False
+
+    def forward(self, x):
+        return self.last(self.first(x.flip(0)).tanh().flip(0) if self.turned else self.first(x).tanh())
+
+
+def test_a_network_that_comes_to_do_something_else_is_looked_at_again(layered):
+    model = Turning()
+    judge = balancer(probe=FirstOrder(along="sum", every=2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(34):
+        model.turned = step >= 29
+        judge(model, batch(), optimizer)
+    assert layered == [True] * 15 + [False]
+    assert judge.probe.unlayered
+    assert judge.last.vote
+
+
+def test_nothing_is_kept_in_memory_until_a_collector_of_cycles_comes_by(monkeypatch):
+    kept, run = [], LayeredSum.run
+
+    def watched(self, **kwargs):
+        found = run(self, **kwargs)
+        kept.extend(weakref.ref(layer) for layer in self._layers._layers)
+        return found
+
+    monkeypatch.setattr(LayeredSum, "run", watched)
+    model = images()
+    gc.disable()
+    try:
+        judge = balancer(probe=FirstOrder(along="sum"))
+        judge(model, batch(), torch.optim.SGD(model.parameters(), lr=0.1)).backward()
+        assert len(kept) == 4
+        assert not any(layer() for layer in kept)
+    finally:
+        gc.enable()

@@ -227,11 +227,56 @@ class Remembering(Mixing):
         return self.layer(x)
 
 
+class Replacing(Remembering):
+    """Puts another buffer in the place of the old one."""
+
+    def forward(self, x):
+        self.seen = 0.9 * self.seen + 0.1 * x.detach().mean(0)
+        return self.layer(x)
+
+
+class Averaging(Mixing):
+    """Keeps a tensor that is no buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = torch.zeros(6)
+
+    def forward(self, x):
+        self.seen = 0.9 * self.seen + 0.1 * x.detach().mean(0)
+        return self.layer(x)
+
+
+class Cooling(Mixing):
+    """Another function each time it runs, which a model that is not run would never become."""
+
+    def __init__(self):
+        super().__init__()
+        self.temperature = 1.0
+
+    def forward(self, x):
+        self.temperature *= 0.99999  # too little to be seen in a loss
+        return self.layer(x) / self.temperature
+
+
 class Quieter(Mixing):
     """Another function in evaluation mode."""
 
     def forward(self, x):
         return self.layer(x) * (1.0 if self.training else 0.5)
+
+
+class Blank(Mixing):
+    """Samples meet before a last layer of zeros, so that no loss tells."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(6, 1)
+        nn.init.zeros_(self.last.weight)
+
+    def forward(self, x):
+        x = self.layer(x) + x
+        return self.last(x / x.norm(dim=0))
 
 
 def weighted_classes(output, target):
@@ -247,6 +292,9 @@ NOT_SHARED = {
     "samples that meet": (Mixing, mse_loss, "as a mean of halves"),
     "another function in evaluation mode": (Quieter, mse_loss, "as a mean of halves"),
     "functional dropout": (Dropping, mse_loss, "draws random numbers"),
+    "a tensor": (Averaging, mse_loss, "changes 'seen' of Averaging"),
+    "an attribute": (Cooling, mse_loss, "changes 'temperature' of Cooling"),
+    "another buffer": (Replacing, mse_loss, "changes the model's buffers"),
     "a buffer": (Remembering, mse_loss, "changes the model's buffers"),
     "dropout": (lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 1)), mse_loss, "Dropout draws random numbers"),
     "batch normalisation": (lambda: nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 1)), mse_loss, "meet in BatchNorm1d"),
@@ -278,6 +326,20 @@ def test_what_cannot_be_shared_is_detected_and_refused_where_declared(name, prob
     for _ in range(2):  # and again
         with pytest.raises(ValueError, match=rf"reuse=True needs .*{message}"):
             judge(model, batch(), optimizer)
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [sy.FirstOrder(), sy.FirstOrder(along="sum"), sy.InnerLoop(reuse="detect")],
+    ids=["domains", "sum", "exact"],
+)
+def test_samples_that_meet_are_found_where_the_losses_do_not_tell(probe):
+    torch.manual_seed(3)
+    model = Blank()
+    balancer(probe=probe)(model, batch(), sgd(model))
+    assert "gradients of a pass over all samples are not" in probe.reuse.reason
+    with pytest.raises(ValueError, match="gradients of a pass over all samples are not"):
+        balancer(probe=type(probe)(reuse=True))(model, batch(), sgd(model))
 
 
 def test_running_statistics_are_seen():
@@ -400,3 +462,34 @@ def test_a_compiled_model_goes_on_running_compiled_unless_told():
     judge(compiled, batch(), sgd(model)).backward()
     assert "compiled" in judge.probe.reuse.reason
     assert judge.last.vote
+
+
+def test_what_is_too_coarse_to_be_seen_is_not_shared_unless_told():
+    model = smooth().bfloat16()
+    samples = batch(dtype=torch.bfloat16)
+    for probe in (sy.FirstOrder(), sy.FirstOrder(along="sum"), sy.InnerLoop(reuse="detect")):
+        balancer(probe=probe)(model, samples, sgd(model))
+        assert "is torch.bfloat16, too coarse" in probe.reuse.reason
+    balancer(probe=sy.FirstOrder(reuse=True))(model, samples, sgd(model))
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_trainable_tensor_elsewhere_is_found_along_the_sum_too(layers):
+    model = nn.Sequential(*(nn.Linear(6, 6) for _ in range(layers - 1)), nn.Linear(6, 1))
+    scale = torch.tensor(0.5, requires_grad=True)
+    judge = balancer(probe=sy.FirstOrder(along="sum"), loss=lambda o, y: mse_loss(scale * o, y))
+    judge(model, batch(), sgd(model)).backward()
+    assert "outside the model and the loss" in judge.probe.reuse.reason
+    assert scale.grad is not None
+
+
+def test_domains_that_are_run_whole_need_not_be_means_over_samples():
+    model, twin = smooth(), smooth()
+    twin.load_state_dict(model.state_dict())
+    objective = lambda model, pair: (model(pair[0] - pair[0].mean(0)) - pair[1]).norm()  # noqa: E731
+    weighting = sy.FromGramian(lambda gramian: torch.ones(len(gramian)) / 2)
+    judge = balancer(weighting=weighting, probe=sy.Gramian(reuse=True), objective=objective)
+    judge(model, batch(), sgd(model)).backward()
+    balancer(objective=objective)(twin, batch()).backward()
+    assert judge.probe.reuse.reason is None
+    assert_alike(gradients(model), gradients(twin))

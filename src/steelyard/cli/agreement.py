@@ -96,13 +96,11 @@ class Agreement(Command):
 
         rows: list[VoteRow] = []
         run = RunDirectory(record.path)
-        epochs = self._epochs(record)
-        found = retrace(run, self.data, variants.asked(), epochs=epochs, cache=self.out / CACHE)
+        found = retrace(run, self.data, variants.asked(), epochs=self._epochs(record), cache=self.out / CACHE)
         for number, epoch in enumerate(found, start=1):
             rows += epoch
-            if number == epochs:
-                write_text(variants.votes_of(record), as_csv(rows))
             yield f"{record.setting} {record.path.name}, epoch {number}"
+        write_text(variants.votes_of(record), as_csv(rows))  # also of fewer epochs, where it departs and stops early
 
     def _write(self, rows: "list[Row]") -> None:
         from steelyard.cli.marked_page import with_measured

@@ -49,7 +49,7 @@ class Benchmark(Command):
         self.out.write_text(json.dumps([asdict(record) for record in records], indent=1) + "\n")
         draw(records, self.out.with_suffix(".png"))
         if self.page is not None:
-            self.page.write_text(with_tables(self.page.read_text(), records))
+            self.page.write_text(with_tables(self.page.read_text(encoding="utf-8"), records), encoding="utf-8")
         Console().print(_table(records))
         return 0
 

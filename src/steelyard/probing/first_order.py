@@ -1,6 +1,6 @@
 """The inner loop to first order: gradients instead of steps taken."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, final, get_args
 
 import torch
@@ -20,8 +20,8 @@ from steelyard.probing.probe import Finding, Losses
 from steelyard.probing.random_numbers import preserved_random_states, random_states
 from steelyard.probing.reuse import Reusing, trace_reason
 from steelyard.probing.shadow import Shadow
-from steelyard.probing.shared import Gradients, Part, Shared, share_parts, weighted_sum
-from steelyard.probing.vote_probe import MetaTest, Split, VoteProbe, measurement_of, whole_of
+from steelyard.probing.shared import Gradients, Shared, weighted_sum
+from steelyard.probing.vote_probe import MetaTest, Split, VoteProbe, measurement_of, share_halves, whole_of
 
 Along = Literal["domains", "sum"]
 
@@ -64,6 +64,8 @@ class FirstOrder(VoteProbe):
     ('b', None)
     """
 
+    unlayered: Tensor
+
     def __init__(
         self,
         *,
@@ -82,8 +84,9 @@ class FirstOrder(VoteProbe):
         if along not in get_args(Along):
             raise ValueError(f"along must be 'domains' or 'sum'; got {along!r}.")
         self.along = along
-        self._unlayered = False  # the network was seen to be of another kind
-        self._layered_modes: tuple[bool, ...] | None = None  # those in which it was seen to be of known layers
+        self._layered: tuple[bool, ...] | None = None  # the state in which the network was seen to be of known layers
+        if along == "sum":  # kept, so that a run continued from a checkpoint does the same
+            self.register_buffer("unlayered", torch.zeros((), dtype=torch.bool))
 
     def _measure(
         self, model: nn.Module, batch: Mapping[str, Tree], *, losses: Losses, optimizer: Optimizer
@@ -97,14 +100,20 @@ class FirstOrder(VoteProbe):
         rest = {name: (1.0, samples) for name, samples in batch.items() if name not in halves}
         with preserved_random_states(model.parameters()):
             if self.reuse.may_begin(model, losses):
-                ways = (self._layered_sum, self._shared_sum) if self.along == "sum" else (self._shared_domains,)
-                for measure in ways:
+                for measure in self._shared_ways():
                     finding = measure(model, halves, losses, optimizer=optimizer, rest=rest)
                     if finding is not None:
                         return finding
+                    if self.reuse.reason is not None:  # what one way has seen holds for the other
+                        break
             measure_apart = self._sum if self.along == "sum" else self._domains
             found = measure_apart(model, halves, losses, optimizer=optimizer)
         return Measurement.nothing(len(losses.domains)) if found is None else measurement_of(found, losses.domains)
+
+    def _shared_ways(self) -> Sequence[Callable[..., Finding | None]]:
+        if self.along == "domains":
+            return (self._shared_domains,)
+        return (self._shared_sum,) if self.unlayered else (self._layered_sum, self._shared_sum)
 
     def _domains(
         self, model: nn.Module, halves: dict[str, Halves], losses: Losses, *, optimizer: Optimizer
@@ -143,12 +152,12 @@ class FirstOrder(VoteProbe):
                 if found is None:
                     return None
                 passes[name] = found
-        reason = trace_reason(before, random_states(leaves.live), shadow.buffers())
+        reason = trace_reason(before, random_states(leaves.live), shadow.wrote_buffers())
         reason = reason or self._means_reason(model, losses, halves, trained=trained, tested=tested)
         if not self.reuse.holds(reason):
             return None
         values = self._values(trained, list(tested.values()), shadow, leaves, optimizer)
-        shared = _halves_shared(halves, trained, tested, leaves=leaves, rest=rest)
+        shared = share_halves(halves, trained, tested, leaves=leaves, rest=rest)
         return Finding(measurement_of(values, losses.domains), shared)
 
     def _values(
@@ -217,12 +226,12 @@ class FirstOrder(VoteProbe):
         leaves = leaves_of(shadow, optimizer, everything=True)
         before = random_states(leaves.live)
         layered = LayeredSum(shadow, leaves, halves, differentiate=self._gradients)
-        modes = tuple(module.training for module in model.modules())
-        if self._unlayered or not layered.run(verify=modes != self._layered_modes):
-            self._unlayered |= layered.mismatched
+        state = (*(module.training for module in model.modules()), *(p.requires_grad for p in model.parameters()))
+        if not layered.run(verify=state != self._layered or self._looks_again):
+            self.unlayered.fill_(True)  # not tried at every vote, in vain and at the price of a pass
             return None
-        self._layered_modes = modes
-        reason = trace_reason(before, random_states(leaves.live), shadow.buffers())
+        self._layered = state
+        reason = trace_reason(before, random_states(leaves.live), shadow.wrote_buffers())
         with preserved_random_states(leaves.live):
             reason = reason or self._sum_audit(model, losses, halves, alone=layered.whole)
         if not self.reuse.holds(reason):
@@ -254,7 +263,7 @@ class FirstOrder(VoteProbe):
         leaves = leaves_of(shadow, optimizer, everything=True)
         before = random_states(leaves.live)
         passes = Direction.run(shadow, halves)
-        reason = trace_reason(before, random_states(leaves.live), shadow.buffers())
+        reason = trace_reason(before, random_states(leaves.live), shadow.wrote_buffers())
         with preserved_random_states(leaves.live):
             reason = reason or self._sum_audit(model, losses, halves, alone=detached(passes.whole))
         if not self.reuse.holds(reason):
@@ -277,19 +286,3 @@ class FirstOrder(VoteProbe):
     def extra_repr(self) -> str:
         """The settings, for `print(balancer)`."""
         return f"{super().extra_repr()}, along={self.along!r}"
-
-
-def _halves_shared(
-    halves: dict[str, Halves],
-    trained: dict[str, Pass],
-    tested: dict[str, Pass],
-    *,
-    leaves: Leaves,
-    rest: dict[str, tuple[float, Tree]],
-) -> Shared:
-    parts = []
-    for name, half in halves.items():
-        share = half.share
-        parts.append(Part(name, share, trained[name].losses[name], trained[name].gradients))
-        parts.append(Part(name, 1 - share, tested[name].losses[name], tested[name].gradients))
-    return share_parts(parts, leaves.live, rest=rest)

@@ -2,7 +2,8 @@
 
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from itertools import pairwise
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,13 +11,23 @@ from torch.amp.grad_scaler import GradScaler
 from torch.autograd.graph import GradientEdge
 from torch.optim import Optimizer
 
-from steelyard.batches import Tree, count_samples, detach_samples, take_samples
+from steelyard.batches import Tree, count_samples, detach_samples, join_samples, take_samples
 from steelyard.probing.probe import Losses, Probe
-from steelyard.probing.reuse import Reuse, Reusing, leaf_reason, mean_reason, rounding
+from steelyard.probing.reuse import (
+    Reuse,
+    Reusing,
+    closeness,
+    coarse_reason,
+    gradient_reason,
+    leaf_reason,
+    mean_reason,
+    rounding,
+)
 from steelyard.probing.shadow import Shadow
 
 Sought = Sequence[Tensor] | Sequence[GradientEdge]  # what a loss is differentiated for
 
+_AGAIN = (16, 256, 4096, 65536)  # the votes at which what was seen before is looked at once more
 _ONE_VALUE = "Expected more than 1 value per channel"  # batch normalisation, of a half that is too small for it
 
 
@@ -37,7 +48,12 @@ class Pass(NamedTuple):
 
 
 class GradientProbe(Probe, ABC):
-    """Takes gradients on stand-ins, and says whether they may serve the outer step as well."""
+    """Takes gradients on stand-ins, and says whether they may serve the outer step as well.
+
+    A subclass that runs each domain's samples together says so: then only those of different domains must not meet.
+    """
+
+    domains_whole: ClassVar[bool] = False
 
     def __init__(self, *, every: int, gather: bool | int, scaler: GradScaler | None, reuse: Reusing) -> None:
         super().__init__(every=every, gather=gather)
@@ -78,18 +94,19 @@ class GradientProbe(Probe, ABC):
         alone: Callable[[nn.Module, Losses], Mapping[str, Tensor]],
         evaluating: bool,
     ) -> str | None:
-        """Once for the modes the model is in: do samples meet, does the loss reach what is not differentiated?
+        """Do samples meet, does the loss reach what is not differentiated? At new modes of the model, then ever rarer.
 
-        The domains' losses from one pass over everything must be those found `alone`; also in evaluation mode if that
-        is the mode of the vote.
+        The domains' losses from one pass over everything must be those found `alone`, also in evaluation mode if that
+        is the mode of the vote; and, over some of the samples, their gradients those of passes over parts.
         """
-        if not self.reuse.is_new(model):
+        if not self.reuse.is_new(model) and not self._looks_again:
             return None
         shadow = Shadow(model, losses)
         twin, twin_losses = stand_ins_of(shadow)
         some = {name: take_samples(each, slice(0, max(1, count_samples(each) // 2))) for name, each in whole.items()}
         traced = torch.stack(list(twin_losses(twin, some).values())).sum()  # half of the memory of a step
         reason = leaf_reason(traced, shadow.parameters.values())
+        unlike = self._gradient_reason(shadow, some, traced)
         del traced
         with torch.no_grad():
             passes = [twin_losses(twin, whole)]
@@ -98,7 +115,38 @@ class GradientProbe(Probe, ABC):
         for found in passes:
             tolerance = rounding(next(iter(found.values())), model=True)
             reason = reason or mean_reason(found, expected, tolerance=tolerance)
-        return reason
+        if changed := shadow.changed_attribute():
+            reason = reason or "the forward pass changes {1!r} of {0}".format(*changed)
+        self.reuse.audit_done(model)
+        return reason or unlike or (coarse_reason(expected) if self.reuse.setting == "detect" else None)
+
+    @property
+    def _looks_again(self) -> bool:
+        """Whether what was seen before is looked at once more: a network may come to do something else."""
+        return int(self.steps) // self.every + 1 in _AGAIN
+
+    def _gradient_reason(self, shadow: Shadow, samples: Mapping[str, Tree], together: Tensor) -> str | None:
+        """Whether the summed losses from one pass have other gradients than from a pass over each part."""
+        leaves = [parameter for parameter in shadow.parameters.values() if parameter.requires_grad]
+        gradients = self._gradients(together, leaves)
+        summed = _summed_apart(*stand_ins_of(shadow), samples, pieces=1 if self.domains_whole else 2)
+        apart = self._gradients(summed, leaves)
+        return gradient_reason(gradients, apart, tolerance=closeness(together))
+
+
+def _summed_apart(model: nn.Module, losses: Losses, batch: Mapping[str, Tree], *, pieces: int) -> Tensor:
+    """The summed losses where each piece of each domain's samples has a pass of its own."""
+    found = []
+    for name, samples in batch.items():
+        size = count_samples(samples)
+        cuts = [0, size] if pieces == 1 or size == 1 else [0, size // 2, size]
+        parts = [take_samples(samples, slice(*cut)) for cut in pairwise(cuts)]
+        if losses.follow_outputs:
+            outputs = join_samples([losses.outputs(model, {name: part})[name] for part in parts])
+            found.append(losses.of({name: outputs}, {name: samples})[name])
+        else:
+            found += [count_samples(part) / size * losses(model, {name: part})[name] for part in parts]
+    return torch.stack(found).sum()
 
 
 def detached(losses: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -39,6 +39,7 @@ class Gramian(GradientProbe):
     """
 
     statistic: ClassVar[Statistic] = Statistic.GRAMIAN
+    domains_whole: ClassVar[bool] = True
 
     def __init__(self, *, every: int = 1, scaler: GradScaler | None = None, reuse: Reusing = "detect") -> None:
         super().__init__(every=every, gather=False, scaler=scaler, reuse=reuse)
@@ -60,7 +61,7 @@ class Gramian(GradientProbe):
                 return self._nothing(losses)
             passes[name] = found
         check_moves([each.gradients for each in passes.values()], leaves)
-        trace = trace_reason([drawn], [False], shadow.buffers())
+        trace = trace_reason([drawn], [False], shadow.wrote_buffers())
         shared = self._share(model, losses, batch, passes=passes, leaves=leaves, trace=trace) if sharing else None
         return Finding(_measurement(passes, leaves, losses.domains), shared)
 

@@ -109,7 +109,7 @@ class InnerLoop(VoteProbe):
         learned = self._differentiate(shadow, {favoured: halves[favoured].meta_train}, leaves)
         if learned is None:
             return None
-        trace = trace_reason(before, random_states(leaves.live), shadow.buffers()) if sharing else None
+        trace = trace_reason(before, random_states(leaves.live), shadow.wrote_buffers()) if sharing else None
         for leaf, gradient in zip(leaves.stand_ins, learned.gradients, strict=True):
             leaf.grad = gradient
         shadow.end_differentiation()

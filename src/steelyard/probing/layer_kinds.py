@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -57,9 +58,10 @@ class _Product(Layer):
     _delta: Tensor
 
     def watch(self) -> Callable[[], None]:
-        handles = [self._module.register_forward_hook(self._note, with_kwargs=True)]
+        # First of all hooks, because another may return something else than what the layer has made.
+        handles = [self._module.register_forward_hook(self._note, with_kwargs=True, prepend=True)]
         if self._layout is not None:
-            handles.append(self._module.register_forward_pre_hook(lambda _, inputs: self._arranged(*inputs)))
+            handles.append(self._module.register_forward_pre_hook(self._arrange))
 
         def unwatch() -> None:
             for handle in handles:
@@ -67,20 +69,25 @@ class _Product(Layer):
 
         return unwatch
 
-    def _arranged(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Rearranged in memory once, as the layer would do for itself each time."""
-        layout = self._layout or torch.preserve_format
-        return tuple(tensor.contiguous(memory_format=layout) for tensor in tensors)
+    def _arrange(self, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Rearrange the input in memory once, as the layer would do for itself each time."""
+        if not inputs or inputs[0].dim() != self._module.weight.dim():
+            return inputs
+        return (_arranged(inputs[0], self._layout), *inputs[1:])
 
     def _note(self, _: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
         if len(inputs) != 1 or named or not isinstance(output, Tensor) or output.grad_fn is None:
             self._samples.append(-1)
             return
+        self._samples.append(len(output))
+        if len(self._samples) > 1:  # in vain, or checkpointing's second run
+            return
         self._into, self._version = inputs[0].detach(), inputs[0]._version
         self._edge = get_gradient_edge(output)  # stays what it is if an activation writes into the output
-        if self._layout is not None:  # before it is captured, and before the layer's own backward pass
-            output.register_hook(lambda delta: self._arranged(delta)[0])  # type: ignore[no-untyped-call]
-        self._samples.append(len(output))
+        if self._layout is not None and output.dim() == self._module.weight.dim():
+            # Before it is captured, and before the layer's own backward pass. The hook must not lead back here: what
+            # the layer holds would stay in memory until a collector of cycles comes by.
+            output.register_hook(partial(_arranged, layout=self._layout))  # type: ignore[no-untyped-call]
 
     def sought(self) -> list[GradientEdge]:
         return [self._edge]
@@ -168,10 +175,11 @@ class _Scaling(Layer):
         self._found: dict[Tensor, Tensor] = {}
 
     def watch(self) -> Callable[[], None]:
-        def forward(inputs: Tensor) -> Tensor:
-            self._samples.append(len(inputs))
-            self._copies = {p: p.expand(len(inputs), *p.shape) + 0 for p in self._module.parameters()}
-            return self._normalise(inputs, self._copies[self._module.weight], self._copies.get(self._module.bias))
+        def forward(input: Tensor) -> Tensor:  # noqa: A002  # the layer's own name for it
+            self._samples.append(len(input))
+            copies = {p: p.expand(len(input), *p.shape) + 0 for p in self._module.parameters()}
+            self._copies = self._copies or copies  # not those of checkpointing's second run
+            return self._normalise(input, copies[self._module.weight], copies.get(self._module.bias))
 
         self._module.forward = forward
         return lambda: delattr(self._module, "forward")
@@ -246,6 +254,10 @@ def _layout_of(tensor: Tensor) -> torch.memory_format | None:
     if layout is None or tensor.is_contiguous() or not tensor.is_contiguous(memory_format=layout):
         return None
     return layout
+
+
+def _arranged(tensor: Tensor, layout: torch.memory_format | None) -> Tensor:
+    return tensor.contiguous(memory_format=layout or torch.preserve_format)
 
 
 def layer_of(module: nn.Module) -> Layer | None:

@@ -28,7 +28,6 @@ class LayeredSum:
     Attributes:
         whole: each domain's loss over all its samples, the mean of its halves', detached.
         level: the summed loss on the meta-test halves.
-        mismatched: whether the gradients were found not to be what they are read as.
     """
 
     whole: dict[str, Tensor]
@@ -42,7 +41,6 @@ class LayeredSum:
         self._differentiate = differentiate
         self._model, self._losses = stand_ins_of(shadow)
         self._layers = LinearLayers.of(self._model, leaves)
-        self.mismatched = False
         self._sizes = [[half.sizes[i] for half in halves.values()] for i in range(2)]
 
     def run(self, *, verify: bool) -> bool:
@@ -50,22 +48,27 @@ class LayeredSum:
         if self._layers is None:
             return False
         sides = [{name: half[i] for name, half in self._halves.items()} for i in range(2)]
-        with self._layers.watched():
+        with self._layers.watched():  # to the end, because checkpointing runs layers again in the backward pass
             keyed = {(i, name): samples for i, side in enumerate(sides) for name, samples in side.items()}
             outputs = self._losses.outputs(self._model, keyed)  # type: ignore[arg-type]
-        if not self._layers.ran_once_over(sum(map(sum, self._sizes))):
+            if not self._layers.ran_once_over(sum(map(sum, self._sizes))):
+                return False
+            halves = [{name: outputs[i, name] for name in self._halves} for i in range(2)]  # type: ignore[index]
+            parts = [self._losses.of(half, side) for half, side in zip(halves, sides, strict=True)]
+            if not self._are_means(halves, parts):
+                return False
+            return self._read(torch.stack([loss for side in parts for loss in side.values()]), verify=verify)
+
+    def _read(self, total: Tensor, *, verify: bool) -> bool:
+        """Run backward, from the losses of all halves; whether what comes back can be read."""
+        assert self._layers is not None  # noqa: S101
+        if not self._layers.are_all_that_uses_parameters(total):
             return False
-        halves = [{name: outputs[i, name] for name in self._halves} for i in range(2)]  # type: ignore[index]
-        parts = [self._losses.of(half, side) for half, side in zip(halves, sides, strict=True)]
-        if not self._are_means(halves, parts):
-            return False
-        total = torch.stack([loss for side in parts for loss in side.values()])
         deltas = self._differentiate(total.sum(), self._layers.sought, retain=verify)
         if not self._layers.receive(deltas):
             return False
         self.level = total.detach()[len(self._halves) :].double().sum()
-        self.mismatched = verify and not self._agrees(total)
-        return not self.mismatched
+        return not verify or self._agrees(total)
 
     def direction_gradients(self) -> Sequence[Tensor | None]:
         """G: the gradients of the summed losses on the meta-test halves."""

@@ -1,5 +1,6 @@
 """Networks of layers that are linear in their parameters: all gradients, under any weights of the samples."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -9,6 +10,7 @@ from torch.autograd.graph import GradientEdge
 
 from steelyard.probing.gradient_probe import Leaves
 from steelyard.probing.layer_kinds import Layer, layer_of
+from steelyard.probing.reuse import leaf_uses
 
 Gradients = Sequence[Tensor | None]
 
@@ -48,6 +50,14 @@ class LinearLayers:
     def ran_once_over(self, samples: int) -> bool:
         """Whether every layer ran once, over this many samples."""
         return all(layer.ran_once_over(samples) for layer in self._layers)
+
+    def are_all_that_uses_parameters(self, loss: Tensor) -> bool:
+        """Whether nothing but the layers' own runs leads from a parameter to the loss: no penalty, no tied use.
+
+        A gradient along such a way may be too small to be seen when gradients are compared, or grow later.
+        """
+        uses = Counter(map(id, leaf_uses(loss)))
+        return all(uses[id(leaf)] == 1 for leaf in self._leaves)
 
     @property
     def sought(self) -> list[GradientEdge]:

@@ -1,7 +1,7 @@
 """Whether gradients taken for a vote may serve the outer step as well."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
 import torch
@@ -11,8 +11,11 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from steelyard.probing.probe import Losses
+from steelyard.probing.shared import Gradients
 
 Reusing = bool | Literal["detect"]
+
+_COARSE = 1e-4  # the rounding of a loss that hides what is not a mean: float16, bfloat16
 
 
 class Reuse(nn.Module):
@@ -55,9 +58,11 @@ class Reuse(nn.Module):
 
     def is_new(self, model: nn.Module) -> bool:
         """Whether the model has not been audited in the modes that it is in."""
-        modes = tuple(module.training for module in model.modules())
-        changed, self.audited = modes != self.audited, modes
-        return changed
+        return self.audited != _modes(model)
+
+    def audit_done(self, model: nn.Module) -> None:
+        """The model needs no other audit in the modes that it is in."""
+        self.audited = _modes(model)
 
     def _settled(self, reason: str | None) -> bool:
         if reason is not None and self.setting is True:
@@ -69,6 +74,10 @@ class Reuse(nn.Module):
     def extra_repr(self) -> str:
         """The setting, for `print(balancer)`."""
         return repr(self.setting)
+
+
+def _modes(model: nn.Module) -> tuple[bool, ...]:
+    return tuple(module.training for module in model.modules())
 
 
 def _visible_reason(model: nn.Module) -> str | None:
@@ -93,11 +102,11 @@ def _unverifiable_reason(model: nn.Module, losses: Losses) -> str | None:
     return None
 
 
-def trace_reason(before: list[object], after: list[object], buffers: Iterable[Tensor]) -> str | None:
+def trace_reason(before: list[object], after: list[object], wrote_buffers: bool) -> str | None:
     """What the passes have shown: random numbers drawn, or a buffer written to since it was copied."""
     if before != after:
         return "the forward pass draws random numbers"
-    if any(buffer._version for buffer in buffers):
+    if wrote_buffers:
         return "the forward pass changes the model's buffers"
     return None
 
@@ -114,26 +123,74 @@ def mean_reason(whole: Mapping[str, Tensor], parts: Mapping[str, Tensor], *, tol
     return None
 
 
+def coarse_reason(losses: Mapping[str, Tensor]) -> str | None:
+    """Whether losses are of too few digits to tell a mean over samples from something else."""
+    for name, loss in losses.items():
+        if torch.finfo(loss.dtype).eps > _COARSE:
+            return f"the loss of domain {name!r} is {loss.dtype}, too coarse to tell whether it is a mean over samples"
+    return None
+
+
+def gradient_reason(together: Gradients, apart: Gradients, *, tolerance: float) -> str | None:
+    """Whether gradients of one pass are those of passes over some of the samples each.
+
+    They tell what losses do not where a part of the network adds nothing yet, as before a last layer of zeros.
+    """
+    sizes = [0.0 if one is None else float(one.norm()) for one in together]
+    largest = max(filter(math.isfinite, sizes), default=0.0)
+    for one, other, size in zip(together, apart, sizes, strict=True):
+        if math.isfinite(size) and not _gap(one, other) <= tolerance * (size + largest / 100):
+            return "the gradients of a pass over all samples are not those of passes over some of them"
+    return None
+
+
+def _gap(one: Tensor | None, other: Tensor | None) -> float:
+    """How far gradients lie apart, of which one that is not there is zero."""
+    if one is None or other is None:
+        return sum(float(each.norm()) for each in (one, other) if each is not None)
+    return float((one - other).norm())
+
+
 def rounding(loss: Tensor, *, model: bool) -> float:
     """What a mean computed in parts may lose, or, with the model, a forward pass over other batch sizes."""
-    own = (4096 if model else 1024) * torch.finfo(loss.dtype).eps
+    eps = torch.finfo(loss.dtype).eps
+    own = min((4096 if model else 1024) * eps, max(0.02, 16 * eps))  # of a coarse loss, not any number
+    return max(own, 4 * _cast_eps(loss)) if model else float(own)
+
+
+def closeness(loss: Tensor) -> float:
+    """How close gradients of the same are, seen from passes over other numbers of samples.
+
+    Other kernels round otherwise, and that switches activations and maxima near a tie: 3 % of the gradients of an
+    untrained U-Net on noise.
+    """
+    return max(0.1, 32 * _cast_eps(loss), 32 * torch.finfo(loss.dtype).eps)
+
+
+def _cast_eps(loss: Tensor) -> float:
+    """What autocast rounds to."""
     device = loss.device.type
-    if model and torch.is_autocast_enabled(device):
-        return max(own, 4 * torch.finfo(torch.get_autocast_dtype(device)).eps)
-    return float(own)
+    return torch.finfo(torch.get_autocast_dtype(device)).eps if torch.is_autocast_enabled(device) else 0.0
 
 
 def leaf_reason(loss: Tensor, known: Iterable[Tensor]) -> str | None:
     """Whether the loss depends on a trainable tensor of somebody else's."""
     ours = {id(tensor) for tensor in known}
-    seen, waiting = set(), [loss.grad_fn]
+    for leaf in leaf_uses(loss):
+        if id(leaf) not in ours:
+            return f"it depends on a trainable tensor of shape {tuple(leaf.shape)} outside the model and the loss"
+    return None
+
+
+def leaf_uses(loss: Tensor) -> Iterator[Tensor]:
+    """The trainable tensors that a loss depends on, each as often as it was used."""
+    seen, waiting = {loss.grad_fn}, [loss.grad_fn]
     while waiting:
         node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        leaf = getattr(node, "variable", None)
-        if leaf is not None and id(leaf) not in ours:
-            return f"it depends on a trainable tensor of shape {tuple(leaf.shape)} outside the model and the loss"
-        waiting.extend(following for following, _ in node.next_functions)
-    return None
+        for following, _ in () if node is None else node.next_functions:
+            leaf = getattr(following, "variable", None)
+            if leaf is not None:
+                yield leaf
+            elif following not in seen:
+                seen.add(following)
+                waiting.append(following)

@@ -34,11 +34,31 @@ class Shadow:
     def __init__(self, *live: nn.Module) -> None:
         self._stand_ins: dict[int, Any] = {}
         self.parameters: dict[Tensor, nn.Parameter] = {}
+        self._pairs: list[tuple[nn.Module, nn.Module]] = []
         self.modules = tuple(self._module(root) for root in live)
+        self._began = list(self._buffers())
 
-    def buffers(self) -> Iterator[Tensor]:
-        """All buffers of the stand-ins."""
+    def wrote_buffers(self) -> bool:
+        """Whether a buffer of the stand-ins was written to, or another put in its place."""
+        now = list(self._buffers())
+        kept = len(now) == len(self._began) and all(one is other for one, other in zip(now, self._began, strict=True))
+        return not kept or any(buffer._version for buffer in now)
+
+    def _buffers(self) -> Iterator[Tensor]:
         return (buffer for module in self.modules for buffer in module.buffers())
+
+    def changed_attribute(self) -> tuple[str, str] | None:
+        """The class of a module and a number, text or tensor in it that the stand-in has changed; not its mode."""
+        for live, stand_in in self._pairs:
+            now = vars(stand_in)
+            for name, value in vars(live).items():
+                if type(value) in _PLAIN and name != "training" and repr(now.get(name)) != repr(value):
+                    return type(live).__name__, name
+                if isinstance(value, Tensor) and not value.requires_grad:
+                    began: Tensor = self._stand_ins[id(value)]
+                    if now.get(name) is not began or began._version:
+                        return type(live).__name__, name
+        return None
 
     def end_differentiation(self) -> None:
         """Take the parameters out of automatic differentiation (and out of autocast's cache of what it has cast)."""
@@ -52,6 +72,7 @@ class Shadow:
                 self._stand_ins[id(live)] = self._module(wrapped)
             else:
                 self._stand_ins[id(live)] = stand_in = _hollow(live)
+                self._pairs.append((live, stand_in))
                 stand_in.__dict__.update({name: self._of(value) for name, value in vars(live).items()})
         return self._stand_ins[id(live)]  # type: ignore[no-any-return]
 

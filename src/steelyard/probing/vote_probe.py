@@ -10,12 +10,13 @@ from torch.amp.grad_scaler import GradScaler
 
 from steelyard.batches import Tree, join_samples
 from steelyard.measurement import Measurement, Statistic
-from steelyard.probing.gradient_probe import GradientProbe, Pass
+from steelyard.probing.gradient_probe import GradientProbe, Leaves, Pass
 from steelyard.probing.halves import Halves, halve
 from steelyard.probing.hypothetical_step import Rule
 from steelyard.probing.probe import Losses
 from steelyard.probing.random_numbers import preserved_random_states
 from steelyard.probing.reuse import Reusing, mean_reason, rounding
+from steelyard.probing.shared import Part, Shared, share_parts
 
 MetaTest = Literal["eval", "batch"]
 Split = Literal["first", "random"]
@@ -92,6 +93,23 @@ def measurement_of(hypothetical: Mapping[str, Tensor], domains: Sequence[str]) -
     values = torch.zeros(len(domains), dtype=torch.float64)
     values[present] = torch.stack([hypothetical[name].double() for name in domains if name in hypothetical]).cpu()
     return Measurement(values, present)
+
+
+def share_halves(
+    halves: Mapping[str, Halves],
+    trained: Mapping[str, Pass],
+    tested: Mapping[str, Pass],
+    *,
+    leaves: Leaves,
+    rest: Mapping[str, tuple[float, Tree]],
+) -> Shared:
+    """All of the outer losses, from one pass over each half of each domain."""
+    parts = []
+    for name, half in halves.items():
+        share = half.share
+        parts.append(Part(name, share, trained[name].losses[name], trained[name].gradients))
+        parts.append(Part(name, 1 - share, tested[name].losses[name], tested[name].gradients))
+    return share_parts(parts, leaves.live, rest=rest)
 
 
 def _mean(halves: Halves, trained: Tensor, tested: Tensor) -> Tensor:
