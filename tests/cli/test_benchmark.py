@@ -21,7 +21,8 @@ def test_writes_a_record_for_each_case(tmp_path, monkeypatch, capsys):
     assert main(["benchmark", str(out), "--rounds", "3", "--page", str(page)]) == 0
     plain, learned = json.loads(out.read_text())
     assert set(plain) == set(learned) == KEYS
-    assert (plain["method"], plain["time_ratio"], plain["memory_ratio"]) == ("plain", 1.0, 1.0)
+    assert (plain["method"], plain["memory_ratio"]) == ("plain", 1.0)
+    assert 0.5 < plain["time_ratio"] < 2  # to plain steps between, so that it tells the noise
     assert learned["time_ratio"] > 1.2
     assert "inner-loop" in capsys.readouterr().out
     written = page.read_text()

@@ -22,6 +22,18 @@ def test_runs_like_the_live_module():
     assert torch.equal(stand_in(model)(x), model(x))
 
 
+def test_borrowed_parameters_are_the_live_ones_memory_and_nothing_else_is():
+    model = everything()
+    shadow = Shadow(model, borrow=True)
+    before = {name: value.clone() for name, value in model.named_buffers()}
+    shadow.modules[0](torch.randn(4, 6)).sum().backward()
+    for live, stand_in_ in shadow.parameters.items():
+        assert stand_in_ is not live
+        assert stand_in_.data_ptr() == live.data_ptr()
+        assert live.grad is None
+    assert all(torch.equal(value, before[name]) for name, value in model.named_buffers())
+
+
 def test_nothing_done_to_the_shadow_reaches_the_live_module():
     model = everything()
     before = {name: value.clone() for name, value in model.state_dict().items()}

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -38,11 +39,19 @@ class Record:
     """The median step."""
 
 
+class Paired(NamedTuple):
+    """Seconds per step of a case, and of the plain steps that were taken between."""
+
+    mine: float
+    plain: float
+
+
 def measure(cases: list[Case], *, rounds: int) -> Iterator[str | list[Record]]:
     """Time the cases, on one thread; yields lines on the progress and at last the records.
 
     Cases of one network and number of domains form a group, whose first case must be the plain step. Within a group
-    they run in turn, round by round, in an order that rotates; the ratio to the plain step is taken within the round.
+    they run in turn, round by round, in an order that rotates, with plain steps between a case's own; the ratio is
+    to these.
     """
     groups = [list(group) for _, group in itertools.groupby(cases, key=lambda case: case.group)]
     for group in groups:
@@ -59,22 +68,28 @@ def measure(cases: list[Case], *, rounds: int) -> Iterator[str | list[Record]]:
         times = _times(group, rounds=rounds)
         for case, mine in zip(group, times, strict=True):
             ratio = memory[case] / memory[group[0]] if case.weighed else None
-            records.append(_record(case, mine, times[0], ratio))
+            records.append(_record(case, mine, ratio))
     yield records
 
 
-def _times(group: list[Case], *, rounds: int) -> list[list[float]]:
-    """Seconds per step, for each case and round."""
+def _times(group: list[Case], *, rounds: int) -> list[list[Paired]]:
+    """Seconds per step of each case and of plain steps between its own, by round.
+
+    A machine's pace drifts within seconds: a plain step follows every few of the case's.
+    """
     steps = [make_step(case) for case in group]
-    counts = []
+    turns = []
     for case, step in zip(group, steps, strict=True):
         _seconds(step, max(2, case.every))  # warm up, audits included
-        counts.append(case.every * max(1, round(SECONDS / _seconds(step, case.every) / case.every)))
-    times: list[list[float]] = [[] for _ in group]
+        turns.append(max(2, round(SECONDS / _seconds(step, case.every))))
+    times: list[list[Paired]] = [[] for _ in group]
     for number in range(rounds):
         for position in range(len(group)):
             chosen = (position + number) % len(group)
-            times[chosen].append(_seconds(steps[chosen], counts[chosen]) / counts[chosen])
+            every = group[chosen].every
+            both = [(_seconds(steps[chosen], every), _seconds(steps[0], 1)) for _ in range(turns[chosen])]
+            mine, plain = (sum(each) for each in zip(*both, strict=True))
+            times[chosen].append(Paired(mine / every / turns[chosen], plain / turns[chosen]))
     return times
 
 
@@ -85,8 +100,8 @@ def _seconds(step: Step, count: int) -> float:
     return time.perf_counter() - start
 
 
-def _record(case: Case, times: list[float], plain: list[float], memory_ratio: float | None) -> Record:
-    ratios = [mine / reference for mine, reference in zip(times, plain, strict=True)]
+def _record(case: Case, times: list[Paired], memory_ratio: float | None) -> Record:
+    ratios = [each.mine / each.plain for each in times]
     low, _, high = statistics.quantiles(ratios, n=4)
     return Record(
         network=case.network,
@@ -96,7 +111,7 @@ def _record(case: Case, times: list[float], plain: list[float], memory_ratio: fl
         time_ratio=round(statistics.median(ratios), 4),
         time_ratio_spread=round(high - low, 4),
         memory_ratio=None if memory_ratio is None else round(memory_ratio, 4),
-        milliseconds=round(1000 * statistics.median(times), 3),
+        milliseconds=round(1000 * statistics.median(each.mine for each in times), 3),
     )
 
 

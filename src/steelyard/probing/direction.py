@@ -26,13 +26,16 @@ class Passes(NamedTuple):
 
 
 class Direction:
-    """v, with ⟨Δ_d, G⟩ = ⟨g_d, v⟩ + drift for steps that are linear in the gradient: v = factor · G.
+    """v, with ⟨Δ_d, G⟩ = factor · ⟨g_d, v⟩ + drift for steps that are linear in the gradient.
+
+    v is G where all parameters' steps have one factor; else it is G with each parameter's factor in it.
 
     All ⟨g_d, v⟩ together are one directional derivative of the vector of meta-train losses, here a finite difference:
     no gradient of a single domain is taken. It is as long as a small part of θ, so that curvature and rounding both
     stay small beside it.
 
     Attributes:
+        factor: the steps' common one, or 1.
         drift: what momentum and weight decay add, the same for all domains.
     """
 
@@ -53,7 +56,9 @@ class Direction:
                 factors.append(step.factor)
                 if (drift := step.drift(live, g)) is not None:
                     drifts.append(drift)
-            self._along = list(torch._foreach_mul(self._along, factors))
+            self.factor = factors[0] if len(set(factors)) == 1 else 1.0
+            if len(set(factors)) > 1:
+                self._along = list(torch._foreach_mul(self._along, factors))
         self.drift = torch.stack(drifts).double().sum() if drifts else torch.zeros((), dtype=torch.float64)
         self._stand_ins = [leaves.stand_ins[i] for i in self._where]
 
@@ -85,7 +90,7 @@ class Direction:
         return Passes(torch.stack(list(tested.values())).sum(), whole, trained)
 
     def forward_slopes(self, shadow: Shadow, halves: Mapping[str, Halves], passes: Passes) -> dict[str, Tensor]:
-        """⟨g_d, v⟩ from one more pass without gradients, beside what is known at θ."""
+        """All factor · ⟨g_d, v⟩ from one more pass without gradients, beside what is known at θ."""
         ahead = Shadow(*shadow.modules)
         moved: list[Tensor] = [ahead.parameters[stand_in] for stand_in in self._stand_ins]
         with torch.no_grad():
@@ -94,7 +99,7 @@ class Direction:
         return {name: self._slope(found[name] - passes.trained[name]) for name in halves}
 
     def central_slopes(self, shadow: Shadow, halves: Mapping[str, Halves], *, jointly: bool) -> dict[str, Tensor]:
-        """⟨g_d, v⟩ from two passes without gradients, on either side of θ."""
+        """All factor · ⟨g_d, v⟩ from two passes without gradients, on either side of θ."""
         trains, _ = _sides(halves)
         batches = [trains] if jointly else [{name: samples} for name, samples in trains.items()]
         sides: list[dict[str, Tensor]] = []
@@ -105,7 +110,7 @@ class Direction:
         return {name: self._slope(sides[0][name] - sides[1][name]) / 2 for name in halves}
 
     def _slope(self, difference: Tensor) -> Tensor:
-        return difference.double() / self._scale if self._scale else torch.zeros_like(difference).double()
+        return self.factor * difference.double() / self._scale if self._scale else torch.zeros_like(difference).double()
 
 
 def _sides(halves: Mapping[str, Halves]) -> tuple[dict[str, Tree], dict[str, Tree]]:

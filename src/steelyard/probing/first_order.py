@@ -141,7 +141,7 @@ class FirstOrder(VoteProbe):
         rest: dict[str, tuple[float, Tree]],
     ) -> Finding | None:
         """The same from one pass per half, whose gradients serve the outer step as well; `None` where they cannot."""
-        shadow = Shadow(model, losses)
+        shadow = Shadow(model, losses, borrow=linear_steps(optimizer, self.step) is not None)
         leaves = leaves_of(shadow, optimizer, everything=True)
         before = random_states(leaves.live)
         trained: dict[str, Pass] = {}
@@ -222,7 +222,7 @@ class FirstOrder(VoteProbe):
         rest: dict[str, tuple[float, Tree]],
     ) -> Finding | None:
         """The same, and no finite difference, where all layers are linear in their parameters; else `None`."""
-        shadow = Shadow(model, losses)
+        shadow = Shadow(model, losses, borrow=True)
         leaves = leaves_of(shadow, optimizer, everything=True)
         before = random_states(leaves.live)
         layered = LayeredSum(shadow, leaves, halves, differentiate=self._gradients)
@@ -239,7 +239,7 @@ class FirstOrder(VoteProbe):
         total = layered.direction_gradients()
         direction = Direction(total, leaves, linear_steps(optimizer, self.step))
         slopes = layered.slopes(direction.full(len(leaves.live)))
-        values = {name: layered.level + direction.drift + slope for name, slope in slopes.items()}
+        values = {name: layered.level + direction.drift + direction.factor * slope for name, slope in slopes.items()}
         shared = Shared(losses=layered.whole, combine=layered.gradients, parameters=leaves.live, rest=rest)
         return Finding(measurement_of(values, losses.domains), shared)
 
@@ -259,7 +259,7 @@ class FirstOrder(VoteProbe):
         rest: dict[str, tuple[float, Tree]],
     ) -> Finding | None:
         """The same with the outer step's own forward pass, in two halves; losses need not be means over samples."""
-        shadow = Shadow(model, losses)
+        shadow = Shadow(model, losses, borrow=True)
         leaves = leaves_of(shadow, optimizer, everything=True)
         before = random_states(leaves.live)
         passes = Direction.run(shadow, halves)

@@ -26,13 +26,18 @@ class Shadow:
     distributed data parallelism, is left out: a shadow runs eagerly and on its own rank. Objects of other kinds are
     shared.
 
+    Args:
+        live: the modules.
+        borrow: share the parameters' memory instead of copying it, for a shadow that is run and never stepped.
+
     Attributes:
         modules: the stand-ins of the modules given, in order.
         parameters: every live parameter's stand-in.
     """
 
-    def __init__(self, *live: nn.Module) -> None:
+    def __init__(self, *live: nn.Module, borrow: bool = False) -> None:
         self._stand_ins: dict[int, Any] = {}
+        self._borrow = borrow
         self.parameters: dict[Tensor, nn.Parameter] = {}
         self._pairs: list[tuple[nn.Module, nn.Module]] = []
         self.modules = tuple(self._module(root) for root in live)
@@ -111,7 +116,8 @@ class Shadow:
         if isinstance(live, nn.Parameter):
             if nn.parameter.is_lazy(live):
                 raise ValueError("a parameter has no shape yet: run the model once before training.")
-            stand_in = nn.Parameter(live.detach().clone(), requires_grad=live.requires_grad)
+            values = live.detach() if self._borrow else live.detach().clone()
+            stand_in = nn.Parameter(values, requires_grad=live.requires_grad)
             self.parameters[live] = stand_in
             return stand_in
         # What was computed from parameters is kept by a module to be read, not to be changed.
