@@ -12,8 +12,9 @@ from steelyard.probing.shared import Gradients
 
 
 def inner(one: Tensor, other: Tensor) -> Tensor:
-    """The inner product of two tensors of one shape."""
-    return torch.dot(one.reshape(-1), other.reshape(-1).to(one.dtype))
+    """The inner product of two tensors of one shape, flattened in the order of their memory: no copy if it is dense."""
+    order = sorted(range(one.dim()), key=one.stride, reverse=True)
+    return torch.dot(one.permute(order).reshape(-1), other.permute(order).reshape(-1).to(one.dtype))
 
 
 class LinearStep(NamedTuple):
