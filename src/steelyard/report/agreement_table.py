@@ -28,7 +28,7 @@ def _table(rows: Sequence[Mapping[str, object]]) -> str:
         "held": ("same vote, held over", ".3f"),
         "correlation": ("r of H differences", ".3f"),
         "curve_correlation": ("r of λ", ".3f"),
-        "curve_difference": ("mean |Δλ|", ".3f"),
+        "curve_difference": ("mean abs. Δλ", ".3f"),
     } | {f"dsc_{name}": (f"ΔDSC-{suffix}", "+.3f") for name, suffix in column_suffixes(tuple(named)).items()}
     titles = ["method", *(title for title, _ in columns.values()), "time of a step"]
     lines = [
