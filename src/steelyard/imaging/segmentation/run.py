@@ -107,8 +107,9 @@ class RunDirectory:
     @property
     def config(self) -> TrainingConfig:
         """The run's config."""
+        held = self._json(CONFIG)
         try:
-            return TrainingConfig.from_dict(self._json(CONFIG))
+            return TrainingConfig.from_dict(held)
         except UserError as error:
             raise UserError(f"{self.path / CONFIG}: {error}") from error
 
