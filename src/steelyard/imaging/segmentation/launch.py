@@ -100,6 +100,8 @@ def _work(fabric: Fabric, assignment: Assignment, watch: Watch) -> None:
     else:
         for _ in epochs:
             pass
+    fabric.barrier()
+    torch.distributed.destroy_process_group()  # or its threads may abort a process that ends before the others
 
 
 def set_out(assignment: Assignment, fabric: Fabric) -> tuple[Trainee, Pool, Pool]:
