@@ -80,6 +80,23 @@ def test_most_lesions_are_discrete_and_of_the_size_that_raters_outline(anatomy):
     assert volumes.max() < 0.6 * volumes.sum()
 
 
+def test_small_lesions_are_rounded(anatomy):
+    """A ball fills 0.52 of its box and a cube all of it."""
+    lesions = grow_lesions(anatomy, 15.0, np.random.default_rng(7))
+    labels, _ = ndimage.label(lesions.ground.values[0].numpy() > lesions.threshold)
+    boxes = ndimage.find_objects(labels)
+    filled = [(labels[box] == index).mean() for index, box in enumerate(boxes, start=1) if labels[box].size < 400]
+    assert len(filled) > 5
+    assert np.median(filled) < 0.7
+
+
+@pytest.mark.parametrize("load", [8.0, 40.0])
+def test_white_matter_away_from_lesions_is_healthy(anatomy, white_matter, load):
+    severity = grow_lesions(anatomy, load, np.random.default_rng(6)).severity_at(white_matter)
+    assert float((severity == 0).float().mean()) > 0.85
+    assert float(severity[severity < 0.5].mean()) < 0.01
+
+
 def test_one_lesion_loses_more_tissue_than_another(anatomy, white_matter):
     lesions = grow_lesions(anatomy, 15.0, np.random.default_rng(7))
     severity, lost, _ = lesions.at(white_matter, damage=0.3)

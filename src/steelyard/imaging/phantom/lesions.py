@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy import ndimage
 
 from steelyard.imaging.phantom.anatomy import Anatomy
@@ -12,7 +13,7 @@ from steelyard.imaging.phantom.template import Template
 
 LOAD_RANGE = (1.0, 40.0)  # ml
 _MEDIAN_LOAD, _LOAD_SPREAD = 8.0, 0.95  # ml; s.d. of the logarithm
-_SOFTNESS = 0.07  # of the potential: the lesions fade over one or two millimetres
+_SOFTNESS = 0.6  # of the threshold: what a border rises over, one or two millimetres
 _DAMAGE_SPREAD = 0.2  # s.d. of the part of a lesion's tissue that is lost, between lesions of one subject
 _LINING = 1.8  # mm: how far the bright line reaches from the template's ventricles, whose own rim is blurred
 _HORNS: tuple[Vector, ...] = (
@@ -21,7 +22,8 @@ _HORNS: tuple[Vector, ...] = (
     (-27.0, -58.0, 13.0),
     (27.0, -58.0, 13.0),
 )  # mm, MNI
-_LEAST_EXTENT = 4  # mm: what is narrower than this, at whatever threshold, is a speck that no rater would outline
+_LEAST_EXTENT = 4  # mm: what holds no ball of this width, at whatever threshold, is a speck that no rater would outline
+_LEAST_THRESHOLD = 0.01  # the potential of tissue that no lesion would reach; 40 ml take 0.05 and more
 _LATTICE = 2.0  # mm between the points at which the volume of the lesions is counted
 
 
@@ -59,7 +61,7 @@ class Lesions:
         Each is 0 to 1, (n,). Where the tissue lost averages to `damage`, it varies from lesion to lesion.
         """
         potential, unevenness, distance = self.ground.at(places)
-        severity = ((potential - self.threshold) / _SOFTNESS).sigmoid()
+        severity = ((potential / self.threshold - 1) / _SOFTNESS + 0.5).clamp(0, 1)
         lost = (damage + _DAMAGE_SPREAD * unevenness).clamp(0, 1)
         return severity, lost, (-((distance / _LINING).clamp_min(0) ** 2)).exp()
 
@@ -75,7 +77,7 @@ def grow_lesions(anatomy: Anatomy, load: float, generator: np.random.Generator) 
     white = anatomy.brain_tissues(places, depth[inside])[0] > 0.5
     height = ground.at(places[white])[0].sort(descending=True).values
     count = round(load * 1000 / _LATTICE**3)
-    return Lesions(ground=ground, threshold=float(height[min(count, len(height) - 1)]))
+    return Lesions(ground=ground, threshold=max(_LEAST_THRESHOLD, float(height[min(count, len(height) - 1)])))
 
 
 def _lattice(grid: Field, size: Vector) -> torch.Tensor:
@@ -99,11 +101,19 @@ def _draw_ground(template: Template, generator: np.random.Generator) -> Field:
     allowed = np.maximum(deep**2, np.exp(-distance / 3.0)) * _away_from_midline(grid)
     potential = np.maximum(np.maximum(rim, _caps(grid, generator)), _foci(deep * (distance > 5), generator))
     rough = 0.04 * _noise(grid, 1.6, generator) + 0.05 * _noise(grid, 4.0, generator)
-    potential = ndimage.grey_opening(allowed * (potential + rough), size=_LEAST_EXTENT)
+    potential = allowed * (potential + rough * (potential / 0.3).clip(0, 1))
+    potential = ndimage.grey_opening(potential, footprint=_ball(_LEAST_EXTENT))
     for axis in range(3):
         np.moveaxis(potential, axis, 0)[[0, -1]] = -1.0
     unevenness = _noise(grid, 6.0, generator)
     return field_of(potential, unevenness, grid.values[0].numpy(), origin=grid.origin, spacing=grid.spacing)
+
+
+def _ball(width: int) -> NDArray[np.bool_]:
+    """Return the voxels of a cube whose centres are within the ball that it holds."""
+    offset = np.arange(width) - (width - 1) / 2
+    x, y, z = np.ix_(offset, offset, offset)
+    return np.asarray(x**2 + y**2 + z**2 <= (width / 2) ** 2)
 
 
 def _white_matter(template: Template) -> FloatArray:
@@ -140,7 +150,7 @@ def _foci(prior: FloatArray, generator: np.random.Generator) -> FloatArray:
     centres = np.stack(np.unravel_index(chosen, prior.shape), axis=1)
     foci = np.zeros(prior.shape, dtype=np.float32)
     for centre in centres:
-        radii = np.exp(generator.normal(np.log(3.7), 0.3)) * generator.uniform(0.75, 1.35, size=3)
+        radii = np.exp(generator.normal(np.log(3.4), 0.3)) * generator.uniform(0.75, 1.35, size=3)
         _add_focus(foci, centre, radii, height=generator.uniform(0.4, 1.3))
     return foci
 
