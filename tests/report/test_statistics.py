@@ -184,6 +184,32 @@ def test_missing_runs_leave_their_pairs_out():
     assert found.total.value == pytest.approx(expected)
 
 
+def test_a_subject_counts_with_the_domains_it_was_tested_in():
+    # Twice as many subjects have a and t1 as have b and t1; nobody has all three.
+    gain = {"a": 0.03, "b": 0.06, "t1": 0.01}
+    rows = [
+        score(method, 0, repeat, f"s{subject}", domain, dsc=0.5 + (gain[domain] if method == "Ours-C-25" else 0))
+        for method in ("equal", "Ours-C-25")
+        for repeat, subject in itertools.product(range(2), range(9))
+        for domain in ("b" if subject % 3 == 0 else "a", "t1")
+    ]
+    (found,) = compare_with_baseline(Results(tuple(rows)), QUICK)
+    assert found.subjects == 9
+    assert found.total.value == pytest.approx(0.1)
+    assert {name: round(one.value, 6) for name, one in found.domains.items()} == gain
+
+
+def test_a_fold_that_lacks_a_domain_for_everyone_leaves_the_gains_known():
+    rows = [
+        score(method, fold, repeat, f"s{fold}", domain, dsc=0.5 + (method == "Ours-C-25") / 10 + repeat / 9)
+        for method, fold, repeat in itertools.product(("equal", "Ours-C-25"), range(2), range(2))
+        for domain in ("a", "b")[: fold + 1]
+    ]
+    results = Results(tuple(rows))
+    grid = score_grid(results, results.settings[0], "dsc")
+    assert grid.gains("equal")[0][grid.methods.index("Ours-C-25")] == pytest.approx(0.2)
+
+
 def test_undefined_metrics_leave_their_subjects_out():
     results = constant({"equal": lambda s, r: 0.5, "Ours-C-25": lambda s, r: math.nan if s == 0 else 0.6})
     (found,) = compare_with_baseline(results, QUICK)

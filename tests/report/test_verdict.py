@@ -70,7 +70,7 @@ def test_one_subject_and_one_repeat_cannot_be_told():
     one_subject = tabled({"F50-T50": LEVEL, "Ours-C-25": raised(0.2)}, folds=1, subjects=1)
     (verdict,) = judge(one_subject, QUICK)
     assert verdict.comparisons[0].outcome == "cannot be told"
-    assert "cannot be told for 1. 1 subject that both were tested on" in verdict.overall
+    assert "cannot be told for 1. Both were tested on 1 subject" in verdict.overall
     one_run = tabled({"F50-T50": LEVEL, "Ours-C-25": raised(0.2, 0.2)}, repeats=1, by_subject=0.01)
     (verdict,) = judge(one_run, QUICK)
     assert verdict.comparisons[0].outcome == "cannot be told"

@@ -27,6 +27,7 @@ class ScoreGrid:
         units: Third axis: fold and subject.
         repeats: Fourth axis.
         values: The scores; NaN where there is none.
+        tested: Which domains a unit was tested in, by domain and unit; a subject may lack scans of one.
     """
 
     setting: Setting
@@ -36,6 +37,7 @@ class ScoreGrid:
     units: tuple[tuple[int, str], ...]
     repeats: tuple[int, ...]
     values: Array
+    tested: NDArray[np.bool_]
 
     @cached_property
     def fold_of_unit(self) -> NDArray[np.int64]:
@@ -53,6 +55,17 @@ class ScoreGrid:
         """Return a method's scores by domain, unit and repeat."""
         scores: Array = self.values[self.methods.index(method)]
         return scores
+
+    def summed(self, scores: Array) -> Array:
+        """Return scores by domain, unit and repeat summed over the domains, by unit and repeat.
+
+        A unit is summed over the domains it was tested in, each raised as much as there are units without it, so that
+        the mean over all units is the sum of the domains' means even where nobody was tested in all of them.
+        """
+        units, held = int(self.tested.any(axis=0).sum()), self.tested.sum(axis=1)
+        raised = self.tested * (units / np.maximum(held, 1))[:, None]
+        total: Array = (np.where(self.tested[:, :, None], scores, 0.0) * raised[:, :, None]).sum(axis=0)
+        return total
 
     @cached_property
     def run_means(self) -> Array:
@@ -78,8 +91,8 @@ class ScoreGrid:
     def gains(self, baseline: str) -> tuple[Array, Array]:
         """Return GAIN-μ and GAIN-σ by method; NaN where a method lacks a fold that the baseline has, or the reverse."""
         at = self.methods.index(baseline)
-        complete = np.asarray(np.isfinite(mean(self.run_means, axis=3)).all(axis=(1, 2)))
-        comparable = complete & complete[at]
+        there = np.isfinite(mean(self.run_means, axis=3))
+        comparable = (there == there[at]).all(axis=(1, 2)) & there[at].any(axis=1).all()
         gain_mean = (self.means - self.means[at]).sum(axis=1)
         gain_spread = (self.spreads[at] - self.spreads).sum(axis=1)
         return np.where(comparable, gain_mean, math.nan), np.where(comparable, gain_spread, math.nan)
@@ -99,12 +112,22 @@ def score_grid(results: Results, setting: Setting, metric: str) -> ScoreGrid:
     units = tuple(sorted({(row.run.fold, row.subject) for row in rows}))
     repeats = tuple(sorted({row.run.repeat for row in rows}))
     values = np.full((len(methods), len(domains), len(units), len(repeats)), math.nan)
+    tested = np.zeros((len(domains), len(units)), dtype=bool)
     places = [{name: at for at, name in enumerate(axis)} for axis in (methods, domains, units, repeats)]
     for row in rows:
         names = (row.run.method, row.domain, (row.run.fold, row.subject), row.run.repeat)
-        values[tuple(place[name] for place, name in zip(places, names, strict=True))] = row.metrics[metric]
+        at = tuple(place[name] for place, name in zip(places, names, strict=True))
+        values[at] = row.metrics[metric]
+        tested[at[1:3]] = True
     return ScoreGrid(
-        setting=setting, metric=metric, methods=methods, domains=domains, units=units, repeats=repeats, values=values
+        setting=setting,
+        metric=metric,
+        methods=methods,
+        domains=domains,
+        units=units,
+        repeats=repeats,
+        values=values,
+        tested=tested,
     )
 
 

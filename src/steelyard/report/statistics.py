@@ -9,7 +9,7 @@ import numpy as np
 
 from steelyard.errors import UserError
 from steelyard.report.bootstrap import DRAWS, Design, Estimate, estimate_mean, spare_runs, subject_means
-from steelyard.report.grid import Array, ScoreGrid, mean, score_grid
+from steelyard.report.grid import ScoreGrid, mean, score_grid
 from steelyard.report.kinds import LOWER_IS_BETTER, is_fixed, is_learned, is_single
 from steelyard.report.results import Results, Setting
 from steelyard.report.signed_rank import SignedRank, cohens_dz, holm, signed_rank
@@ -157,16 +157,11 @@ def _with_best_fixed(grid: ScoreGrid, fixed: Sequence[str]) -> ScoreGrid:
     chosen = np.full(grid.values.shape[1:], math.nan)
     for group in np.unique(groups):
         others = groups != group
-        totals = [sign * float(_subject_total(grid.of(name)[:, others])) for name in fixed]
+        totals = [sign * float(mean(mean(grid.summed(grid.of(name))[others], axis=1), axis=0)) for name in fixed]
         if not all(map(math.isnan, totals)):
             best = fixed[int(np.nanargmax(totals))]
             chosen[:, ~others] = grid.of(best)[:, ~others]
     return replace(grid, methods=(*grid.methods, BEST_FIXED), values=np.concatenate([grid.values, chosen[None]]))
-
-
-def _subject_total(scores: Array) -> Array:
-    """Return the mean over units of the sum over domains, of scores by domain, unit and repeat."""
-    return mean(mean(scores.sum(axis=0), axis=1), axis=0)
 
 
 def _compare(grid: ScoreGrid, method: str, against: str, *, how: Settings) -> Comparison:
@@ -174,7 +169,7 @@ def _compare(grid: ScoreGrid, method: str, against: str, *, how: Settings) -> Co
         fold_of_unit=grid.fold_of_unit, subject_of_unit=grid.subject_of_unit, seed=how.seed, draws=how.draws
     )
     by_domain = grid.of(method) - grid.of(against)
-    summed = by_domain.sum(axis=0)
+    summed = grid.summed(by_domain)
     by_subject = subject_means(summed, design)
     total, ranks = estimate_mean(summed, design), signed_rank(by_subject)
     there = np.isfinite(summed)

@@ -144,7 +144,7 @@ def _losers(one: Comparison) -> str:
 def _limits(one: Comparison) -> str:
     """Say why so little data could not have shown more."""
     if one.subjects < 2:
-        return f"{one.subjects} subject that both were tested on: nothing can be said about others."
+        return f"Both were tested on {one.subjects or 'no'} subject: nothing can be said about others."
     if not one.repeated:
         return "With one run a fold, a lucky network cannot be told from a better method; two or more repeats can."
     return _too_few(one.subjects, one.family, "subjects")
