@@ -79,11 +79,12 @@ def test_methods_are_paired(undisturbed):
         assert len(split["train"]) - len(split["withheld"]["flair"]) == 2
 
 
-def test_killed_again_and_again_it_comes_to_the_same_bytes(cohort, undisturbed, tmp_path):
+@pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.mark.slow)])
+def test_killed_again_and_again_it_comes_to_the_same_bytes(kills, cohort, undisturbed, tmp_path):
     out = tmp_path / "killed"
     command = [sys.executable, "-m", "steelyard", *experiment(cohort, out, "--workers", "2")]
     chance = random.Random(0)
-    for kill in range(3):
+    for kill in range(kills):
         before = stamps(out)
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
             while process.poll() is None and stamps(out) == before:
@@ -97,7 +98,9 @@ def test_killed_again_and_again_it_comes_to_the_same_bytes(cohort, undisturbed, 
         assert process.returncode == -signal.SIGKILL
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    for name in ("results.csv", "experiment.json"):
+    tables = [path.relative_to(undisturbed) for path in (undisturbed / "tables").iterdir()]
+    assert len(tables) > 5
+    for name in ("results.csv", "experiment.json", *tables):
         assert (out / name).read_bytes() == (undisturbed / name).read_bytes()
     assert not (out / "failures.csv").exists()
 
