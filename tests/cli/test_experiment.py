@@ -118,6 +118,24 @@ def test_a_worker_that_is_killed_is_replaced_and_its_run_done(cohort, undisturbe
     assert (out / "results.csv").read_bytes() == (undisturbed / "results.csv").read_bytes()
 
 
+def test_results_without_weights_still_have_tables_figures_and_a_page(cohort, undisturbed, tmp_path, capsys):
+    """As they are kept in a repository: no weights, no record of steps."""
+    out = tmp_path / "out"
+    shutil.copytree(undisturbed, out)
+    for path in [*out.rglob("*.safetensors"), *out.rglob("steps.csv"), *(out / "tables").iterdir()]:
+        path.unlink()
+    (out / "figures" / "weights_of-old.png").write_bytes(b"")
+    assert main(experiment(cohort, out)) == 0
+    for path in (undisturbed / "tables").iterdir():
+        assert (out / "tables" / path.name).read_bytes() == path.read_bytes()
+    page = (out / "report.html").read_text()
+    assert "there are no weights" in page
+    assert "Gain and cost, unet (2F)" in page
+    assert not (out / "figures" / "weights_of-old.png").exists()
+    assert (out / "figures" / "trade_off.png").exists()
+    assert "what a step took: Ours-C-25" in capsys.readouterr().err
+
+
 def test_what_is_done_is_not_done_again(cohort, undisturbed, capsys):
     before = stamps(undisturbed)
     assert main(experiment(cohort, undisturbed)) == 0

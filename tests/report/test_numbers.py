@@ -1,13 +1,17 @@
 import csv
+import json
 import shutil
 from dataclasses import replace
 
 import pytest
 
 from steelyard.errors import UserError
+from steelyard.imaging.segmentation.data import read_prepared
 from steelyard.report.comparison import answer, means_table, rivals, subjects_table
 from steelyard.report.configuration import configuration_tables
+from steelyard.report.predictions import predict_on
 from steelyard.report.runs import by_setting, mean_and_spread, read_run, read_runs
+from steelyard.report.viewer import pack_subject
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +47,53 @@ def test_each_subject_has_a_row_for_each_method(records):
         [records[0].subjects[0], "Ours-C-25"],
     ]
     assert table.rows[0][2] == f"{records[0].scores('flair')[0]:.3f}"
+
+
+def of_three_domains(record):
+    """The same run, as if FLAIR had come from two scanners and the subject from the second."""
+    domains = ("flair@a", "t1", "flair@b")
+    metrics = [row | {"domain": row["domain"].replace("flair", "flair@b")} for row in record.metrics]
+    return replace(record, config=replace(record.config, domains=domains, method="equal"), metrics=metrics)
+
+
+def test_columns_of_three_domains_have_their_names(records):
+    table = means_table([of_three_domains(records[0])])
+    assert table.headings[2:5] == ["DSC-flair@a", "DSC-t1", "DSC-flair@b"]
+    assert [heading for heading in table.headings if heading.startswith("weight")] == [
+        f"weight of {name} at the end" for name in ("flair@a", "T1", "flair@b")
+    ]
+    assert len(set(table.headings)) == len(table.headings) == len(table.rows[0])
+    assert table.rows[0][2] == "–"
+    assert table.rows[0][4] == means_table(records).rows[0][2]
+
+
+def test_scans_of_a_scanner_are_predicted_on_and_shown(records, cohort):
+    subject = next(one for one in read_prepared(cohort).subjects if one.key in records[0].subjects)
+    plain, named = (predict_on(subject, [record]) for record in (records[0], of_three_domains(records[0])))
+    assert list(named.masks["equal"]) == ["t1", "flair@b"]
+    assert (named.masks["equal"]["flair@b"] == plain.masks["F50-T50"]["flair"]).all()
+    packed, expected = pack_subject(named), pack_subject(plain)
+    assert packed["masks"]["equal"] == expected["masks"]["F50-T50"]
+    assert packed["scores"]["equal"]["flair@b"] == expected["scores"]["F50-T50"]["FLAIR"]
+
+
+def test_a_metric_that_one_subject_lacks_leaves_the_others_in(records):
+    lacking = [{**row, "subject": "sub-none", "auc": "nan"} for row in records[0].metrics]
+    both = replace(records[0], metrics=[*records[0].metrics, *lacking])
+    assert means_table([both]).rows[0][4] == means_table(records[:1]).rows[0][4]
+    rows = {row[0]: row for row in subjects_table([both]).rows}
+    assert rows["sub-none"][4] == "–"
+
+
+def test_code_of_others_is_run_only_if_the_user_named_it(records, tmp_path):
+    path = shutil.copytree(records[0].path, tmp_path / "run")
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | {"model": "torch.nn:Identity"}))
+    run = read_run(path)
+    with pytest.raises(UserError, match="code of somebody's"):
+        run.network(("torch.nn:Linear",))
+    with pytest.raises(UserError, match="no parameters to train"):
+        run.network(("torch.nn:Identity",))
 
 
 def test_the_answer_says_what_was_gained_and_how_little_that_shows(records):

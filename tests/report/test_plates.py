@@ -1,3 +1,4 @@
+from dataclasses import replace
 from math import hypot
 
 import numpy as np
@@ -75,6 +76,23 @@ def test_a_method_is_where_its_means_are(records, tints):
     expected = [np.mean([run.scores(domain) for run in records[1:]]) for domain in ("flair", "t1")]
     assert placed["Ours-C-25"] == pytest.approx(expected)
     assert set(placed) == {"F50-T50", "Ours-C-25"}
+
+
+def test_the_front_is_of_fixed_weights_alone(records):
+    def named(method, **dsc):
+        metrics = [row | {"dsc": str(dsc[row["domain"]])} for row in records[0].metrics]
+        return replace(records[0], config=replace(records[0].config, method=method), metrics=metrics)
+
+    runs = [
+        named("F50-T50", flair=0.5, t1=0.5),
+        named("F90-T10", flair=0.6, t1=0.3),
+        named("GroupDRO", flair=0.9, t1=0.9),
+        named("t1-only", flair=0.1, t1=0.8),
+    ]
+    axes = trade_off_plate(runs, ("flair", "t1"), tints=dict.fromkeys(by_method(runs), "C0")).figure().axes[0]
+    assert [line.get_marker() for line in axes.lines if line.get_marker() in ("s", "o", "^")] == ["s", "s", "o", "^"]
+    (front,) = (line for line in axes.lines if len(line.get_xdata()) > 1)
+    assert front.get_xydata().tolist() == [[0.5, 0.5], [0.6, 0.3]]
 
 
 def test_curves_and_scores_have_a_panel_for_each_method_and_domain(records, tints):

@@ -9,6 +9,7 @@ from scored import SETTING, score, tabled
 from steelyard.errors import UserError
 from steelyard.report.cost import Timings, read_timings
 from steelyard.report.evidence import comparisons_csv, write_evidence
+from steelyard.report.evidence_tables import comparison_tables, result_tables
 from steelyard.report.results import Results, RunKey, Setting
 from steelyard.report.statistics import Settings, compare_with_baseline
 from steelyard.report.verdict import judge, sentence
@@ -136,10 +137,33 @@ def test_cost_stands_beside_gain(tmp_path):
     assert timings.ratio(SETTING, "Ours-C-25", "F50-T50") == pytest.approx(1.9)
     assert math.isnan(timings.ratio(SETTING, "Ours-G-25", "F50-T50"))
     results = tabled({"F50-T50": LEVEL, "Ours-C-25": LEVEL, "Ours-G-25": LEVEL})
-    (verdict,) = judge(results, QUICK, timings=timings)
-    said = {one.split()[0]: one for one in verdict.sentences}
-    assert said["Ours-C-25"].endswith("A step takes 1.90 × as long as with F50-T50.")
-    assert "A step takes" not in said["Ours-G-25"]
+    (table,) = comparison_tables(judge(results, QUICK), timings)
+    assert table.headings[-1] == "time of a step"
+    assert {row[0]: row[-1] for row in table.rows} == {"Ours-G-25": "–", "Ours-C-25": "1.90 ×"}
+    pairs = [("Ours-C-25", "F50-T50"), ("Ours-G-25", "F50-T50")]
+    assert timings.sentence(SETTING, pairs) == "unet (8F): what a step took: Ours-C-25 1.90 × F50-T50."
+    assert Timings({}).sentence(SETTING, pairs) == ""
+
+
+def test_the_page_has_the_papers_tables_and_the_comparisons():
+    results = tabled({"F50-T50": LEVEL, "Ours-C-25": raised(0.2), "t1-only": LEVEL})
+    every, single = result_tables(results)
+    assert every.title == "Every method, unet (8F)"
+    assert "GAIN-μ (paper)" in every.headings
+    assert [row[0] for row in every.rows] == ["F50-T50", "Ours-C-25"]
+    assert [row[0] for row in single.rows] == ["t1-only"]
+    (verdict,) = judge(results, QUICK)
+    (table,) = comparison_tables([verdict], Timings({}))
+    (row,) = table.rows
+    assert len(row) == len(table.headings)
+    assert row[table.headings.index("shown")] == verdict.comparisons[0].outcome
+
+
+def test_tables_need_no_baseline(tmp_path):
+    with pytest.raises(UserError, match="no run of the baseline"):
+        write_evidence(tabled({"Ours-C-25": LEVEL}), tmp_path)
+    assert (tmp_path / "table-1.md").exists()
+    assert not (tmp_path / "verdict.txt").exists()
 
 
 @pytest.mark.parametrize(

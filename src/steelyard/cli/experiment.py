@@ -97,7 +97,7 @@ class Experiment(Command):
         runs = write_results(self.out)
         say(f"{self.out / RESULTS} has every metric of {runs} runs, per test subject and domain")
         if runs:
-            for sentence in conclude(self.out, self.data):
+            for sentence in conclude(self.out, self.data, trusted=self.models):
                 say(sentence)
             say(f"look at {self.out / 'report.html'}; tables and figures are beside it")
 

@@ -46,7 +46,12 @@ class Report(Command):
         records = read_runs(self.runs)
         scans = None
         if self.data is not None:
-            scans = Scans(data=self.data, subjects=self.subjects, methods=self.methods, model=self.model)
+            scans = Scans(
+                data=self.data,
+                subjects=self.subjects,
+                methods=self.methods,
+                trusted=() if self.model is None else (self.model,),
+            )
         methods = by_method(records)
         report = assemble(
             records,

@@ -1,7 +1,9 @@
 """From run directories to the report."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 
 from steelyard.errors import UserError
@@ -17,6 +19,7 @@ from steelyard.report.figures.scores import scores_plate
 from steelyard.report.figures.trade_off import trade_off_plate
 from steelyard.report.figures.weights import weights_plate
 from steelyard.report.geometry import measure_geometry
+from steelyard.report.kinds import weights_that_tell
 from steelyard.report.page import Report
 from steelyard.report.predictions import SubjectPredictions, predict_on
 from steelyard.report.runs import RunRecord, by_method, by_setting
@@ -31,13 +34,13 @@ class Scans:
         data: The preprocessed dataset that the runs were tested on.
         subjects: At most so many in the viewer.
         methods: Whose predictions; the baseline's and the best other's if not said.
-        model: The network's import path, if it is not one of ours: needed, because it is code.
+        trusted: Import paths of networks that are not ours, from the user: needed, because they are code.
     """
 
     data: Path
     subjects: int = 6
     methods: tuple[str, ...] = ()
-    model: str | None = None
+    trusted: tuple[str, ...] = ()
 
 
 def assemble(runs: Sequence[RunRecord], *, scans: Scans | None = None, title: str, lead: str) -> Report:
@@ -85,15 +88,25 @@ def _plates(runs: Sequence[RunRecord], mark: str) -> Iterator[Plate]:
     """Yield what the tables of one setting's runs can show."""
     tints = colours(by_method(runs))
     domains = runs[0].config.domains
-    plates = []
+    plates: list[Plate] = []
     if any(run.subjects for run in runs):
-        if len(domains) > 1:
-            plates.append(trade_off_plate(runs, (domains[0], domains[1]), tints=tints))
+        plates += [
+            trade_off_plate(runs, pair, tints=tints, name=_named("trade_off", pair, domains))
+            for pair in combinations(domains, 2)
+        ]
         plates.append(scores_plate(runs, tints=tints))
-    plates += [weights_plate(runs, domains[0], tints=tints), learning_plate(runs)]
-    for plate in plates:
+    plates += [
+        weights_plate(runs, domain, tints=tints, name=_named("weights", (domain,), domains))
+        for domain in weights_that_tell(domains)
+    ]
+    for plate in [*plates, learning_plate(runs)]:
         name = f"{plate.name}{mark.replace(', ', '_')}"
         yield replace(plate, name=name, title=f"{plate.title}{mark}") if mark else plate
+
+
+def _named(name: str, about: Sequence[str], domains: Sequence[str]) -> str:
+    """Return a figure's name: with more than two domains there is one for each domain or pair of them."""
+    return re.sub(r"[^\w.@-]", "-", "_".join((name, *about))) if len(domains) > 2 else name
 
 
 def _shown(runs: Sequence[RunRecord], dataset: Dataset, scans: Scans) -> tuple[list[SubjectPredictions], str]:
@@ -112,7 +125,7 @@ def _shown(runs: Sequence[RunRecord], dataset: Dataset, scans: Scans) -> tuple[l
     note = (
         f"{len(kept)} of {len(there)} test subjects are in the viewer, with what {' and '.join(methods)} find on them."
     )
-    return [predict_on(subject, chosen, model=scans.model) for subject in kept], note
+    return [predict_on(subject, chosen, trusted=scans.trusted) for subject in kept], note
 
 
 def _interesting(runs: Sequence[RunRecord]) -> tuple[str, ...]:
@@ -135,4 +148,4 @@ def _measured(runs: Sequence[RunRecord], dataset: Dataset, scans: Scans) -> Iter
     """Yield the geometry of the last run that trained on both domains."""
     both = [run for run in runs if len(run.config.trained) > 1 and run.steps]
     for run in both[-1:]:
-        yield geometry_plate(measure_geometry(run, dataset, model=scans.model), method=run.method)
+        yield geometry_plate(measure_geometry(run, dataset, trusted=scans.trusted), method=run.method)

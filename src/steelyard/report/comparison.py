@@ -5,12 +5,14 @@ from math import isinf, isnan
 from statistics import fmean
 
 from steelyard.report.figures.plate import titled
+from steelyard.report.kinds import column_suffixes, weights_that_tell
 from steelyard.report.page import Table
 from steelyard.report.runs import RunRecord, by_method, by_setting, mean_and_spread
 
 BASELINE = "F50-T50"
 """What the others are compared with."""
 
+_SUFFIXES = "-F: judged on FLAIR, -T: on T1. "
 _METRICS = (("dsc", "DSC", 3), ("auc", "AUC", 3), ("lesion_f1", "lesion F1", 3))
 _OF_A_SUBJECT = (*_METRICS, ("hd95", "HD95", 1))
 
@@ -18,12 +20,11 @@ _OF_A_SUBJECT = (*_METRICS, ("hd95", "HD95", 1))
 def means_table(runs: Sequence[RunRecord], *, title: str = "Means over the test subjects") -> Table:
     """Return one row per method: each metric's mean in each domain, and its s.d. over runs if there are several."""
     domains = runs[0].config.domains
-    scored = [f"{title}-{domain[0].upper()}" for _, title, _ in _METRICS for domain in domains]
     return Table(
         title=title,
-        headings=["method", "runs", *scored, f"weight of {titled(domains[0])} at the end"],
+        headings=["method", "runs", *_scored(_METRICS, domains), *map(_weight, weights_that_tell(domains))],
         rows=[_row(method, held) for method, held in by_method(runs).items()],
-        note="-F: judged on FLAIR, -T: on T1. ±: one standard deviation over runs.",
+        note=f"{_SUFFIXES if set(domains) == {'flair', 't1'} else ''}±: one standard deviation over all runs.",
     )
 
 
@@ -36,11 +37,11 @@ def subjects_table(runs: Sequence[RunRecord], *, title: str = "Every test subjec
             cells = [subject, method]
             for metric, _, digits in _OF_A_SUBJECT:
                 for domain in domains:
-                    cells.append(_number(fmean(run.score(subject, domain, metric) for run in held), digits))
+                    scores = [run.score(subject, domain, metric) for run in held]
+                    cells.append(_number(_mean_of([score for score in scores if not isnan(score)]), digits))
             rows.append(cells)
-    scored = [f"{title}-{domain[0].upper()}" for _, title, _ in _OF_A_SUBJECT for domain in domains]
     note = "HD95 in mm, over the whole volume; ∞ where nothing was found."
-    return Table(title=title, headings=["subject", "method", *scored], rows=rows, note=note)
+    return Table(title=title, headings=["subject", "method", *_scored(_OF_A_SUBJECT, domains)], rows=rows, note=note)
 
 
 def answer(runs: Sequence[RunRecord]) -> list[str]:
@@ -94,19 +95,33 @@ def _said(runs: Sequence[RunRecord]) -> str:
 
 def _mean(runs: Sequence[RunRecord], domain: str) -> float:
     held = [mean_and_spread(scores)[0] for run in runs if (scores := run.scores(domain))]
-    return fmean(held) if held else float("-inf")
+    known = [value for value in held if not isnan(value)]
+    return fmean(known) if known else float("-inf")
 
 
 def _row(method: str, runs: Sequence[RunRecord]) -> list[str]:
     cells = [method, str(len(runs))]
     for metric, _, digits in _METRICS:
         for domain in runs[0].config.domains:
-            means = [fmean(scores) for run in runs if (scores := run.scores(domain, metric))]
+            means = [mean_and_spread(scores)[0] for run in runs if (scores := run.scores(domain, metric))]
             mean, spread = mean_and_spread(means)
             cells.append(_number(mean, digits) + ("" if isnan(spread) else f" ± {spread:.{digits}f}"))
-    ends = [weights[-1] for run in runs if (weights := run.weights(run.config.domains[0]))]
-    shown = ends and len(runs[0].config.trained) > 1
-    return [*cells, f"{fmean(ends):.2f}" if shown else "–"]
+    for domain in weights_that_tell(runs[0].config.domains):
+        ends = [weights[-1] for run in runs if (weights := run.weights(domain))]
+        cells.append(f"{fmean(ends):.2f}" if ends and len(runs[0].config.trained) > 1 else "–")
+    return cells
+
+
+def _scored(metrics: Sequence[tuple[str, str, int]], domains: tuple[str, ...]) -> list[str]:
+    return [f"{title}-{suffix}" for _, title, _ in metrics for suffix in column_suffixes(domains).values()]
+
+
+def _weight(domain: str) -> str:
+    return f"weight of {titled(domain)} at the end"
+
+
+def _mean_of(values: Sequence[float]) -> float:
+    return fmean(values) if values else float("nan")
 
 
 def _number(value: float, digits: int) -> str:

@@ -1,7 +1,7 @@
 """What a method costs beside what it gains: its time per step."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -31,6 +31,14 @@ class Timings:
             and (setting, RunKey(baseline, run.fold, run.repeat)) in self.seconds
         ]
         return median(ratios) if ratios else math.nan
+
+    def sentence(self, setting: Setting, pairs: Iterable[tuple[str, str]]) -> str:
+        """Say what steps of methods took, each beside another's; nothing if none was timed."""
+        ratios = {pair: self.ratio(setting, *pair) for pair in pairs}
+        told = [
+            f"{method} {ratio:.2f} × {against}" for (method, against), ratio in ratios.items() if math.isfinite(ratio)
+        ]
+        return f"{setting}: what a step took: {', '.join(told)}." if told else ""
 
 
 def read_timings(path: Path) -> Timings:

@@ -3,12 +3,11 @@
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from steelyard.imaging.writing import write_bytes
 from steelyard.report.bootstrap import Estimate
-from steelyard.report.cost import Timings
 from steelyard.report.notation import NOTATIONS
 from steelyard.report.results import Results
 from steelyard.report.statistics import Comparison, Settings
@@ -17,19 +16,16 @@ from steelyard.report.tables import LAYOUTS, make_table
 from steelyard.report.verdict import Verdict, judge
 
 
-def write_evidence(
-    results: Results, folder: Path, *, settings: Settings | None = None, timings: Timings | None = None
-) -> list[Path]:
+def write_evidence(results: Results, folder: Path, *, settings: Settings | None = None) -> list[Path]:
     """Write what results show; the same results give the same bytes.
 
     `table-1`, `table-s1` and `table-s2` as .txt, .csv, .md and .tex (those that have rows), `summary.csv` with their
-    numbers, `comparisons.csv` and `verdict.txt`.
+    numbers, `comparisons.csv` and `verdict.txt`. The tables need no baseline, so they are written first.
 
     Args:
         results: All rows.
         folder: Where to write.
         settings: What is compared, and how.
-        timings: What a step of each run took, if known.
 
     Returns:
         The files.
@@ -38,18 +34,23 @@ def write_evidence(
         UserError: There is no baseline to compare with, or the folder cannot be written.
     """
     baseline = settings.baseline if settings else None
-    verdicts = judge(results, settings, timings=timings)
-    texts = {
-        "summary.csv": summary_csv(summarise(results, baseline=baseline)),
-        "comparisons.csv": comparisons_csv([one for verdict in verdicts for one in verdict.comparisons]),
-        "verdict.txt": verdict_text(verdicts),
-    }
+    texts = {"summary.csv": summary_csv(summarise(results, baseline=baseline))}
     for table in (make_table(results, layout, baseline=baseline) for layout in LAYOUTS):
         if table.groups:
             texts |= {f"{table.name}.{suffix}": write(table) for suffix, write in NOTATIONS.items()}
-    for name, text in sorted(texts.items()):
+    _write(folder, texts)
+    verdicts = judge(results, settings)
+    compared = {
+        "comparisons.csv": comparisons_csv([one for verdict in verdicts for one in verdict.comparisons]),
+        "verdict.txt": verdict_text(verdicts),
+    }
+    _write(folder, compared)
+    return [folder / name for name in sorted(texts | compared)]
+
+
+def _write(folder: Path, texts: Mapping[str, str]) -> None:
+    for name, text in texts.items():
         write_bytes(folder / name, text.encode())
-    return [folder / name for name in sorted(texts)]
 
 
 def verdict_text(verdicts: Sequence[Verdict]) -> str:

@@ -1,6 +1,6 @@
 """The gradients of the domains at a real step of a real run."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -62,7 +62,7 @@ class Geometry:
         return first, second
 
 
-def measure_geometry(run: RunRecord, dataset: Dataset, *, model: str | None = None) -> Geometry:
+def measure_geometry(run: RunRecord, dataset: Dataset, *, trusted: Collection[str] = ()) -> Geometry:
     """Measure the gradients of a trained network's first two domains, on a batch of its own training slices.
 
     The batch is drawn and changed as in training, in the epoch after the last; the halves are those of the inner loop:
@@ -78,9 +78,8 @@ def measure_geometry(run: RunRecord, dataset: Dataset, *, model: str | None = No
     weights = [run.weights(domain) for domain in domains]
     if not all(weights):
         raise UserError(f"{run.path}: steps.csv is missing or empty; the weights are not known.")
-    directory = RunDirectory(run.path)
-    halves = halve(draw_batch(dataset, config, split=directory.split, epoch=len(run.epochs)))
-    network = directory.network(model=model)
+    halves = halve(draw_batch(dataset, config, split=RunDirectory(run.path).split, epoch=len(run.epochs)))
+    network = run.network(trusted)
     first, second = (_gradient(network, {name: halves[name].meta_train}, training=True) for name in domains)
     tested = {name: half.meta_test for name, half in halves.items()}
     probe = make_probe(config.method, meta_test=config.meta_test)

@@ -85,3 +85,12 @@ def column_suffixes(domains: tuple[str, ...]) -> dict[str, str]:
     if set(domains) <= set(_INITIALS):
         return {domain: _INITIALS[domain] for domain in domains}
     return {domain: domain for domain in domains}
+
+
+def weights_that_tell(domains: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the domains whose weights tell all of them: of two, one is enough.
+
+    >>> weights_that_tell(("flair", "t1")), weights_that_tell(("a", "b", "c"))
+    (('flair',), ('a', 'b', 'c'))
+    """
+    return domains[:1] if len(domains) == 2 else domains

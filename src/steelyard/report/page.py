@@ -65,6 +65,7 @@ class Report:
         scores: The results of each subject.
         settings: Configuration and versions.
         commands: How to do the same with one's own data.
+        failures: What went wrong, and what to do about it.
     """
 
     title: str
@@ -78,6 +79,7 @@ class Report:
     scores: Sequence[Table] = ()
     settings: Sequence[Table] = ()
     commands: Sequence[str] = field(default=())
+    failures: Sequence[str] = ()
 
 
 def render_report(report: Report) -> str:
@@ -93,7 +95,7 @@ def render_report(report: Report) -> str:
         pictures=[vars(picture) | {"content": b64encode(picture.content).decode()} for picture in report.pictures],
         light=css_variables(dark=False),
         dark=css_variables(dark=True),
-        failures=(),
+        failures=report.failures,
     )
 
 

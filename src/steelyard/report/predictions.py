@@ -1,6 +1,6 @@
 """What runs find on the subjects that they were tested on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.imaging.bids import Subject
+from steelyard.imaging.segmentation.domains import contrast_of
 from steelyard.imaging.segmentation.inference import segment
-from steelyard.imaging.segmentation.run import RunDirectory
 from steelyard.imaging.slices import SubjectVolumes, read_volumes
 from steelyard.imaging.volumes import canonical
 from steelyard.report.runs import RunRecord, by_method
@@ -62,24 +62,24 @@ class SubjectPredictions:
         return grey
 
 
-def predict_on(subject: Subject, runs: Sequence[RunRecord], *, model: str | None = None) -> SubjectPredictions:
+def predict_on(subject: Subject, runs: Sequence[RunRecord], *, trusted: Collection[str] = ()) -> SubjectPredictions:
     """Let each method's first run that was tested on a subject look at its scans.
 
     Args:
         subject: Of the preprocessed dataset.
         runs: Of any methods and folds.
-        model: The network's import path, if it is not one of ours: needed, because it is code.
+        trusted: Import paths of networks that are not ours, from the user: needed, because they are code.
     """
     volumes = read_volumes(subject)
     chosen = {method: held[0] for method, held in by_method(run for run in runs if subject.key in run.subjects).items()}
     masks = {}
     for method, run in chosen.items():
-        network = RunDirectory(run.path).network(model=model)
+        network = run.network(trusted)
         frame = run.config.slices.frame
         masks[method] = {
-            domain: canonical(segment(network, volumes.scans[domain], volumes.brain, frame=frame)).voxels > _THRESHOLD
-            for domain in run.config.domains
-            if domain in volumes.scans
+            domain: canonical(segment(network, scan, volumes.brain, frame=frame)).voxels > _THRESHOLD
+            for domain in run.domains_of(subject.key)
+            if (scan := volumes.scans.get(contrast_of(domain))) is not None
         }
     return SubjectPredictions(key=subject.key, volumes=volumes, runs=chosen, masks=masks)
 

@@ -2,15 +2,18 @@
 
 import csv
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from statistics import fmean, stdev
 
+from torch import nn
+
 from steelyard.errors import UserError
 from steelyard.imaging.segmentation.config import TrainingConfig
 from steelyard.imaging.segmentation.methods import PAPER
+from steelyard.imaging.segmentation.networks import NAMES
 from steelyard.imaging.segmentation.run import CONFIG, EPOCHS, METRICS, STEPS, RunDirectory
 
 Row = dict[str, str]
@@ -51,6 +54,15 @@ class RunRecord:
     def subjects(self) -> list[str]:
         """The test subjects that it was judged on."""
         return list(dict.fromkeys(row["subject"] for row in self.metrics if row["part"] == "test"))
+
+    def network(self, trusted: Collection[str] = ()) -> nn.Module:
+        """Return the trained network; one that is not ours only if the user has named it, because it is code."""
+        return RunDirectory(self.path).network(model=self.config.model if self.config.model in trusted else None)
+
+    def domains_of(self, subject: str) -> list[str]:
+        """Return the domains that a test subject was judged in."""
+        held = {row["domain"] for row in self.metrics if (row["subject"], row["part"]) == (subject, "test")}
+        return [domain for domain in self.config.domains if domain in held]
 
     def scores(self, domain: str, metric: str = "dsc") -> list[float]:
         """Return a metric of every test subject, in one domain."""
@@ -96,7 +108,7 @@ def read_run(path: Path) -> RunRecord:
 
 
 def read_runs(places: Iterable[Path]) -> list[RunRecord]:
-    """Read run directories, and all those within other folders, in the paper's order of methods.
+    """Read run directories, and all those within other folders, in the paper's order of networks and methods.
 
     Raises:
         UserError: There are none somewhere, one is damaged, or they serve different domains.
@@ -111,7 +123,7 @@ def read_runs(places: Iterable[Path]) -> list[RunRecord]:
     for run in runs:
         if run.config.domains != runs[0].config.domains:
             raise UserError(f"{run.path}: serves other domains than {runs[0].path}; they are two reports.")
-    return sorted(runs, key=lambda run: (run.setting, _place(run.method), run.method))
+    return sorted(runs, key=lambda run: (_model(run), run.setting, _method(run)))
 
 
 def by_method(runs: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
@@ -141,8 +153,12 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
     return mean, stdev(finite) if len(finite) > 1 else float("nan")
 
 
-def _place(method: str) -> int:
-    return PAPER.index(method) if method in PAPER else len(PAPER)
+def _model(run: RunRecord) -> int:
+    return list(NAMES).index(run.config.model) if run.config.model in NAMES else len(NAMES)
+
+
+def _method(run: RunRecord) -> tuple[int, str]:
+    return PAPER.index(run.method) if run.method in PAPER else len(PAPER), run.method
 
 
 def _rows(path: Path) -> list[Row]:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from steelyard.report.bootstrap import Estimate
-from steelyard.report.cost import Timings
 from steelyard.report.kinds import LOWER_IS_BETTER, METRICS, is_learned
 from steelyard.report.results import Results, Setting
 from steelyard.report.signed_rank import smallest_p
@@ -36,13 +35,12 @@ class Verdict:
     comparisons: tuple[Comparison, ...]
 
 
-def judge(results: Results, settings: Settings | None = None, *, timings: Timings | None = None) -> tuple[Verdict, ...]:
+def judge(results: Results, settings: Settings | None = None) -> tuple[Verdict, ...]:
     """Say what results show, setting by setting.
 
     Args:
         results: All rows.
         settings: What is compared, and how.
-        timings: What a step of each run took, if known.
 
     Raises:
         UserError: There is no baseline to compare with, or the metric is infinite somewhere.
@@ -56,7 +54,7 @@ def judge(results: Results, settings: Settings | None = None, *, timings: Timing
             Verdict(
                 setting=setting,
                 overall=overall(setting, base, fixed, settings_in_all=len(results.settings)),
-                sentences=(*(_with_cost(one, timings) for one in base), *map(sentence, fixed)),
+                sentences=tuple(map(sentence, (*base, *fixed))),
                 comparisons=(*base, *fixed),
             )
         )
@@ -66,13 +64,13 @@ def judge(results: Results, settings: Settings | None = None, *, timings: Timing
 def sentence(comparison: Comparison) -> str:
     """Say what one comparison shows, with its numbers."""
     one = comparison
-    domains = ", ".join(f"{name} {_ranged(found)}" for name, found in one.domains.items())
+    domains = ", ".join(f"{name} {ranged(found)}" for name, found in one.domains.items())
     effect = f"rank-biserial {one.ranks.rank_biserial:+.2f}" + ("" if math.isnan(one.dz) else f", dz {one.dz:+.2f}")
     said = (
         f"{one.method} against {one.against}, {METRICS[one.metric]} summed over {len(one.domains)} domains: "
-        f"{_ranged(one.total)} ({domains}); {one.subjects} subjects, {one.folds} folds, {one.pairs} pairs of runs; "
-        f"signed-rank {_p(one.ranks.p)}, bootstrap {_p(one.total.p)}, the larger after Holm's correction for "
-        f"{one.family} methods {_p(one.corrected)}; {effect}: {one.outcome}{_losers(one)}."
+        f"{ranged(one.total)} ({domains}); {one.subjects} subjects, {one.folds} folds, {one.pairs} pairs of runs; "
+        f"signed-rank {probability(one.ranks.p)}, bootstrap {probability(one.total.p)}, the larger after Holm's "
+        f"correction for {one.family} methods {probability(one.corrected)}; {effect}: {one.outcome}{_losers(one)}."
     )
     return " ".join(filter(None, (said, _limits(one), _spread(one))))
 
@@ -118,7 +116,7 @@ def _answer(learned: Sequence[Comparison]) -> str:
     parts = []
     for kind in ("better", "worse"):
         if found := by_outcome[kind]:
-            names = ", ".join(f"{one.method} ({_ranged(one.total)}{_losers(one)})" for one in found)
+            names = ", ".join(f"{one.method} ({ranged(one.total)}{_losers(one)})" for one in found)
             parts.append(f"{kind} than {base}: {names}")
     if found := by_outcome["no evidence either way"]:
         low, high = min(one.total.low for one in found), max(one.total.high for one in found)
@@ -165,21 +163,16 @@ def _spread(one: Comparison) -> str:
         return ""
     shown = {"better": "steadier", "worse": "less steady"}.get(one.spread_outcome, one.spread_outcome)
     said = (
-        f"Spread over repeats (GAIN-σ) {_ranged(one.spread)}, permutation {_p(one.spread.p)}, corrected "
-        f"{_p(one.spread_corrected)}: {shown}."
+        f"Spread over repeats (GAIN-σ) {ranged(one.spread)}, permutation {probability(one.spread.p)}, corrected "
+        f"{probability(one.spread_corrected)}: {shown}."
     )
     return " ".join(
         filter(None, (said, _too_few(one.pairs - one.folds, one.family, "pairs of runs beyond one a fold")))
     )
 
 
-def _with_cost(one: Comparison, timings: Timings | None) -> str:
-    ratio = timings.ratio(one.setting, one.method, one.against) if timings else math.nan
-    cost = "" if math.isnan(ratio) else f" A step takes {ratio:.2f} × as long as with {one.against}."
-    return sentence(one) + cost
-
-
-def _ranged(found: Estimate) -> str:
+def ranged(found: Estimate) -> str:
+    """Write an estimate with its interval, if it has one."""
     if math.isnan(found.value):
         return "not known"
     return _signed(found.value) + ("" if math.isnan(found.low) else f" [{_signed(found.low)}, {_signed(found.high)}]")
@@ -189,7 +182,8 @@ def _signed(value: float) -> str:
     return f"{round(value, 3) + 0.0:+.3f}"  # what rounds to zero has no minus
 
 
-def _p(value: float) -> str:
+def probability(value: float) -> str:
+    """Write a p-value."""
     if math.isnan(value):
         return "p not known"
     return "p < 0.0001" if value < 0.0001 else f"p = {value:.2g}" if value < 0.01 else f"p = {value:.2f}"

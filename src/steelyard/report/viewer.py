@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from steelyard.imaging.segmentation.domains import contrast_of
 from steelyard.imaging.volumes import canonical
 from steelyard.report.figures.plate import titled
 from steelyard.report.predictions import SubjectPredictions
@@ -32,7 +33,7 @@ def pack_subject(shown: SubjectPredictions) -> dict[str, Any]:
     for method, found in shown.masks.items():
         bits = (manual if manual is not None else empty).astype(np.uint8)
         for domain, mask in found.items():
-            bits[mask[shown.box]] |= 2 << _CONTRASTS.index(domain)
+            bits[mask[shown.box]] |= 2 << _CONTRASTS.index(contrast_of(domain))
         layers[method] = bits
     columns = ceil(sqrt(shape[2]))
     guide = manual if manual is not None else next(iter(layers.values())) > 1

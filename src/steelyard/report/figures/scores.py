@@ -1,6 +1,7 @@
 """The Dice of every test subject."""
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -25,7 +26,9 @@ def scores_plate(runs: Sequence[RunRecord], *, tints: Mapping[str, str], name: s
 def _draw(axes: Axes, runs: Sequence[RunRecord], domain: str, tints: Mapping[str, str]) -> None:
     methods = by_method(run for run in runs if run.scores(domain))
     for place, (method, held) in enumerate(methods.items()):
-        scores = np.array([score for run in held for score in run.scores(domain)])
+        scores = np.array([score for run in held for score in run.scores(domain) if isfinite(score)])
+        if not len(scores):
+            continue
         spread = np.linspace(-0.28, 0.28, len(scores)) if len(scores) > 1 else np.zeros(1)
         axes.scatter(place + spread, scores, s=18, color=tints[method], alpha=0.8, lw=0, zorder=3)
         axes.hlines(scores.mean(), place - 0.36, place + 0.36, color=INK, lw=1.6, zorder=4)

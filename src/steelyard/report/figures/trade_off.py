@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 from matplotlib.axes import Axes
 
-from steelyard.imaging.segmentation.methods import votes
 from steelyard.report.figures.plate import INK, SOFT, Panel, Plate, titled
+from steelyard.report.kinds import is_fixed, is_single
 from steelyard.report.runs import RunRecord, by_method, mean_and_spread
 
 Point = tuple[float, float]
@@ -37,8 +36,9 @@ def trade_off_plate(
         title=f"{titled(first)} against {titled(second)}",
         caption=(
             "Mean Dice over runs, each the mean over its test subjects; whiskers are one standard deviation over runs "
-            "(none for a single run). Circles learn their weights. The line joins the fixed weights, squares, that no "
-            "other fixed weights beat on both domains: what is above and to the right of it no fixed weights reached."
+            "(none for a single run). Circles learn their weights; triangles saw one domain alone. The line joins the "
+            "fixed weights, squares, that no other fixed weights beat on both domains: what is above and to the right "
+            "of it no fixed weights reached."
         ),
         panels=(Panel(title="mean Dice", draw=lambda axes: _draw(axes, runs, domains, tints)),),
         size=(5.6, 4.4),
@@ -52,12 +52,12 @@ def _draw(axes: Axes, runs: Sequence[RunRecord], domains: tuple[str, str], tints
         if not judged:
             continue
         (x, x_spread), (y, y_spread) = (
-            mean_and_spread([float(np.mean(run.scores(domain))) for run in judged]) for domain in domains
+            mean_and_spread([mean_and_spread(run.scores(domain))[0] for run in judged]) for domain in domains
         )
-        if not votes(method):
+        if is_fixed(method):
             fixed.append((x, y))
         whiskers = {"xerr": x_spread, "yerr": y_spread} if len(judged) > 1 else {}
-        mark = "o" if votes(method) else "s"
+        mark = "s" if is_fixed(method) else "^" if is_single(method) else "o"
         axes.errorbar(x, y, **whiskers, fmt=mark, ms=7, color=tints[method], elinewidth=1, capsize=2, zorder=3)  # type: ignore[arg-type]
         axes.annotate(method, (x, y), xytext=(7, 5), textcoords="offset points", fontsize=8.5, color=INK)
     front = pareto_front(fixed)
