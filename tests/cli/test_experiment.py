@@ -46,6 +46,15 @@ def stamps(out):
     return {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*") if path.is_file()}
 
 
+def assert_same_bytes(out, undisturbed):
+    """Results, design and every table."""
+    tables = [path.relative_to(undisturbed) for path in (undisturbed / "tables").iterdir()]
+    assert len(tables) > 5
+    assert {path.name for path in (out / "tables").iterdir()} == {path.name for path in tables}
+    for name in ("results.csv", "experiment.json", *tables):
+        assert (out / name).read_bytes() == (undisturbed / name).read_bytes()
+
+
 def children(process):
     """The workers of a running experiment; the tracker of shared resources is none."""
     try:
@@ -98,10 +107,7 @@ def test_killed_again_and_again_it_comes_to_the_same_bytes(kills, cohort, undist
         assert process.returncode == -signal.SIGKILL
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    tables = [path.relative_to(undisturbed) for path in (undisturbed / "tables").iterdir()]
-    assert len(tables) > 5
-    for name in ("results.csv", "experiment.json", *tables):
-        assert (out / name).read_bytes() == (undisturbed / name).read_bytes()
+    assert_same_bytes(out, undisturbed)
     assert not (out / "failures.csv").exists()
 
 
@@ -115,7 +121,7 @@ def test_a_worker_that_is_killed_is_replaced_and_its_run_done(cohort, undisturbe
         (worker,) = children(process.pid)
         os.kill(worker, signal.SIGKILL)
         assert process.wait(timeout=300) == 0
-    assert (out / "results.csv").read_bytes() == (undisturbed / "results.csv").read_bytes()
+    assert_same_bytes(out, undisturbed)
 
 
 def test_what_is_done_is_not_done_again(cohort, undisturbed, capsys):
@@ -165,6 +171,7 @@ def test_a_dry_run_tells_and_changes_nothing(cohort, undisturbed, tmp_path, caps
         (("--workers", "0"), "workers must be at least 1; got 0"),
         (("--workers", "999"), "999 workers of 1 threads need 999 cores"),
         (("--availability", "5F"), "availability 5F, fold 0: 5 of the training subjects"),
+        (("--availability", "2T"), "only flair scans can be made scarce; write 2F"),
         (("--methods", "flair-only", "--models", "lightweight"), "these options leave no run"),
         (("--domains", "flair@A", "t1"), "participants.tsv: there is no such file"),
     ],
@@ -195,4 +202,4 @@ def test_a_ray_cluster_comes_to_the_same_bytes(cohort, undisturbed, tmp_path):
     command = [sys.executable, "-m", "steelyard", *experiment(cohort, out, "--ray", "local", "--workers", "2")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert (out / "results.csv").read_bytes() == (undisturbed / "results.csv").read_bytes()
+    assert_same_bytes(out, undisturbed)

@@ -169,7 +169,8 @@ class Experiment(Command):
             training=with_settings(training, self.set),
             models=self.models or design.models,
             methods=methods,
-            availability=tuple(map(read_availability, self.availability)) or design.availability,
+            availability=tuple(read_availability(one, scarce=design.scarce) for one in self.availability)
+            or design.availability,
             folds=design.folds if self.folds is None else self.folds,
             turns=self.turns or design.turns,
             repeats=self.repeats or design.repeats,
