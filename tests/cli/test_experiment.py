@@ -149,6 +149,8 @@ def test_a_failing_run_is_reported_and_the_rest_goes_on(cohort, undisturbed, tmp
     assert (unjudged / "last.safetensors").stat().st_mtime_ns == trained
     whole = (undisturbed / "results.csv").read_text().splitlines()
     assert (out / "results.csv").read_text().splitlines() == [whole[0], *whole[5:]]
+    assert main(experiment(cohort, out, "--methods", "Ours-C-25")) == 0
+    assert rows(out / "failures.csv") == [row]
 
 
 def test_a_dry_run_tells_and_changes_nothing(cohort, undisturbed, tmp_path, capsys):

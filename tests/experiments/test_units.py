@@ -98,13 +98,37 @@ def test_a_run_that_fails_is_tried_once_more_and_the_rest_goes_on(tmp_path):
     assert heard[once.path].outcome == TIMING
     assert heard[twice.path].outcome == "no luck"
     assert len(heard) == len(units) == len(crew.given) - 2
-    failed = {path: news for path, news in heard.items() if news.outcome == "no luck"}
-    write_failures(tmp_path, failed, units)
-    assert (tmp_path / "failures.csv").read_text().splitlines() == [
-        "model,availability,method,fold,repeat,message",
-        "unet,all,flair-only,0,0,no luck",
-    ]
-    write_failures(tmp_path, {}, units)
+    write_failures(tmp_path, [news for news in heard.values() if news.outcome == "no luck"])
+    assert failures(tmp_path) == ["unet,all,flair-only,0,0,no luck"]
+
+
+def failures(out):
+    header, *lines = (out / "failures.csv").read_text().splitlines()
+    assert header == "model,availability,method,fold,repeat,message"
+    return lines
+
+
+def test_a_failure_is_told_until_its_run_is_done(tmp_path):
+    units, _ = planned(replace(smoke(), availability=(None,)), subjects=6)
+    first, second = units[0], units[5]
+    write_failures(tmp_path, [News(second, "no luck"), News(first, "no light")])
+    write_failures(tmp_path, [])  # a call that plans neither
+    assert failures(tmp_path) == ["unet,all,F50-T50,0,0,no light", "unet,all,Simple-C,1,0,no luck"]
+    write_failures(tmp_path, [News(first, "still dark")])
+    assert failures(tmp_path) == ["unet,all,F50-T50,0,0,still dark", "unet,all,Simple-C,1,0,no luck"]
+    for unit, left in ((first, 1), (second, 0)):
+        run = replace(unit, out=tmp_path).path
+        run.mkdir(parents=True)
+        for name in ("finished.json", "metrics.csv"):
+            (run / name).touch()
+        write_failures(tmp_path, [])
+        assert (tmp_path / "failures.csv").exists() == bool(left)
+
+
+@pytest.mark.parametrize("text", ["", "diary\nrain\n", "model,availability,method,fold,repeat,message\nunet,all\n"])
+def test_failures_that_make_no_sense_are_forgotten(tmp_path, text):
+    (tmp_path / "failures.csv").write_text(text)
+    write_failures(tmp_path, [])
     assert not (tmp_path / "failures.csv").exists()
 
 

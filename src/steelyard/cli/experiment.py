@@ -106,10 +106,10 @@ class Experiment(Command):
         from steelyard.experiments.forecast import Forecast, add_timing
         from steelyard.experiments.grid import run_units, write_failures
 
-        failed: dict[Path, News] = {}
+        failed: list[News] = []
         forecast = Forecast(slices)
         left = [unit for unit in units if not unit.done]
-        write_failures(self.out, failed, units)
+        write_failures(self.out, failed)
         if not left:
             return []
         forecast.learn(self.out, units)
@@ -119,15 +119,15 @@ class Experiment(Command):
                 for news in run_units(left, crew):
                     if news is not None:
                         if isinstance(news.outcome, str):
-                            failed[news.unit.path] = news
-                            write_failures(self.out, failed, units)
+                            failed.append(news)
                         else:
                             add_timing(self.out, news.unit, news.outcome)
                             forecast.learn(self.out, units)
+                        write_failures(self.out, failed)
                     progress.show(news)
         finally:
             crew.close()
-        return list(failed.values())
+        return failed
 
     def _crew(self) -> "Crew":
         from steelyard.experiments.crews import LocalCrew, RayCrew

@@ -1,5 +1,6 @@
 """The runs of a grid, each an independent piece of work that may be done anywhere, any number of times."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -59,8 +60,7 @@ class Unit:
     @property
     def path(self) -> Path:
         """The run directory."""
-        block = f"{_as_name(self.config.model)}-{self.availability}"
-        return self.out / RUNS / block / _as_name(self.config.method) / f"fold-{self.fold}_repeat-{self.config.seed}"
+        return run_path(self.out, self.identity)
 
     @property
     def name(self) -> str:
@@ -72,7 +72,7 @@ class Unit:
     @property
     def done(self) -> bool:
         """Whether it is trained and judged."""
-        return RunDirectory(self.path).finished and (self.path / METRICS).exists()
+        return is_done(self.path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +158,17 @@ def split_for(grid: GridConfig, slices: LabelledSlices, *, fold: int, available:
         return withhold(split, grid.scarce, keep=available, owners=sorted(owners), seed=grid.split_seed)
     except UserError as error:
         raise UserError(f"availability {grid.name_of(available)}, fold {fold}: {error}") from error
+
+
+def run_path(out: Path, run: Mapping[str, object]) -> Path:
+    """Return the run directory of what the tables call by model, availability, method, fold and repeat."""
+    block = f"{_as_name(str(run['model']))}-{run['availability']}"
+    return out / RUNS / block / _as_name(str(run["method"])) / f"fold-{run['fold']}_repeat-{run['repeat']}"
+
+
+def is_done(path: Path) -> bool:
+    """Whether the run in a directory is trained and judged."""
+    return RunDirectory(path).finished and (path / METRICS).exists()
 
 
 @lru_cache(maxsize=1)
