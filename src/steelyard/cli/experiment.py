@@ -55,7 +55,8 @@ class Experiment(Command):
     set: tuple[str, ...] = ()
     """Any setting of the training as NAME=VALUE, such as epochs=10."""
     workers: int | None = None
-    """How many runs at a time, each in a process of its own; 1 if not said, or what a Ray cluster has cores for."""
+    """How many runs at a time, each in a process of its own; 1 if not said, or what a Ray cluster has cores and
+    GPUs for."""
     threads: int = 1
     """CPU threads of each run; a part of its config, because bits depend on it."""
     ray: str | None = None
@@ -134,7 +135,8 @@ class Experiment(Command):
 
         if self.ray is not None:
             return RayCrew(self.ray, workers=self.workers, threads=self.threads, accelerator=self.accelerator)
-        return LocalCrew(1 if self.workers is None else self.workers, threads=self.threads)
+        workers = 1 if self.workers is None else self.workers
+        return LocalCrew(workers, threads=self.threads, accelerator=self.accelerator)
 
     def _foretell(self, grid: "GridConfig") -> int:
         from steelyard.experiments.forecast import Forecast
