@@ -72,7 +72,8 @@ def test_the_table_has_a_row_per_run_subject_and_domain(undisturbed):
     assert runs == [("2F", method, fold) for method in ("F50-T50", "Ours-C-25") for fold in ("0", "1")]
     timed = rows(undisturbed / "timings.csv")
     assert len(timed) == 4
-    assert all(float(row["seconds_per_step"]) > 0 for row in timed)
+    parts = ("seconds_per_step", "validation_seconds", "evaluation_seconds")
+    assert all(float(row[part]) > 0 for row in timed for part in parts)
     assert len(json.loads((undisturbed / "experiment.json").read_text())["splits"]) == 3
 
 
@@ -153,17 +154,53 @@ def test_a_failing_run_is_reported_and_the_rest_goes_on(cohort, undisturbed, tmp
     assert rows(out / "failures.csv") == [row]
 
 
-def test_a_dry_run_tells_and_changes_nothing(cohort, undisturbed, tmp_path, capsys):
-    assert main(experiment(cohort, tmp_path / "new", "--dry-run", "--workers", "2")) == 0
+def tree(folder):
+    """Everything in a folder, with its size and age; nothing if there is none."""
+    found = [folder, *folder.rglob("*")] if folder.exists() else []
+    return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in found}
+
+
+def test_a_dry_run_tells_and_writes_nothing(cohort, undisturbed, tmp_path, capsys):
+    new = tmp_path / "new"
+    assert main(experiment(cohort, new, "--dry-run")) == 0
     told = capsys.readouterr().err
     assert "4 runs in all, 0 done, 4 to do" in told
     assert "unet 2F Ours-C-25: 2 runs of 4 steps, about" in told
-    assert "with 2 workers of 1 threads" in told
-    assert not (tmp_path / "new").exists()
-    before = stamps(undisturbed)
-    assert main(experiment(cohort, undisturbed, "--dry-run")) == 0
+    assert "with 1 workers of 1 threads, if no run stops early" in told
+    assert not new.exists()
+    out = shutil.copytree(undisturbed, tmp_path / "out")
+    shutil.rmtree(out / "slices")
+    before = tree(out)
+    assert main(experiment(cohort, out, "--dry-run")) == 0
     assert "about 0:00:00 with 1 workers" in capsys.readouterr().err
-    assert stamps(undisturbed) == before
+    assert tree(out) == before
+
+
+@pytest.mark.parametrize("name", [None, "thesis.tex"])
+def test_a_dry_run_leaves_any_folder_as_it_is(cohort, tmp_path, capsys, name):
+    if name is not None:
+        (tmp_path / name).touch()
+    before = tree(tmp_path)
+    assert main(experiment(cohort, tmp_path, "--dry-run", "--methods", "F50-T50")) == (0 if name is None else 2)
+    assert ("is not empty and holds no experiment" in capsys.readouterr().err) == (name is not None)
+    assert tree(tmp_path) == before
+
+
+def test_a_dry_run_asks_the_cluster_for_its_size(cohort, undisturbed, monkeypatch, capsys):
+    class Cluster:
+        size = 7
+        closed = False
+
+        def __init__(self, address, *, workers, threads, accelerator):
+            assert (address, workers, threads, accelerator) == ("auto", None, 1, "auto")
+
+        def close(self):
+            Cluster.closed = True
+
+    monkeypatch.setattr("steelyard.experiments.crews.RayCrew", Cluster)
+    assert main(experiment(cohort, undisturbed, "--dry-run", "--ray", "auto", "--accelerator", "auto")) == 0
+    assert "with 7 workers" in capsys.readouterr().err
+    assert Cluster.closed
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from steelyard.experiments.units import Timing, plan
 from steelyard.imaging.segmentation.data import LabelledSlices
 from steelyard.imaging.segmentation.sampling import DomainSlices
 
-TIMING = Timing(steps=4, training=2.0, evaluation=1.0)
+TIMING = Timing(epochs=2, steps=4, training=2.0, validation=0.5, evaluation=1.0)
 
 
 def invented(subjects, *, domains=("flair", "t1"), each=3):
@@ -138,12 +138,29 @@ def test_the_forecast_follows_from_finished_runs(tmp_path):
     assert forecast.total(units, workers=1) is None
     for unit in units[:4]:
         add_timing(tmp_path, unit, TIMING)
-    add_timing(tmp_path, units[0], Timing(steps=4, training=6.0, evaluation=1.0))
-    add_timing(tmp_path, units[1], Timing(steps=0, training=0.0, evaluation=9.0))
+    add_timing(tmp_path, units[0], replace(TIMING, training=6.0))
+    add_timing(tmp_path, units[1], Timing(epochs=0, steps=0, training=0.0, validation=0.0, evaluation=9.0))
     assert len(read_timings(tmp_path)) == 4
     forecast.learn(tmp_path, units)
     assert forecast.step[kind_of(units[0])] == 1.5
     # three training subjects have nine slices a domain: two steps of 4 + 4 an epoch, two epochs
-    assert forecast.seconds(units[0]) == pytest.approx(2 * 2 * 1.5 + 1.0)
+    assert forecast.seconds(units[0]) == pytest.approx(2 * (2 * 1.5 + 0.25) + 1.0)
     alone, shared = (forecast.total(units, workers=workers) for workers in (1, 2))
     assert shared == pytest.approx(alone / 2)
+
+
+def test_timings_of_before_validation_was_told_apart_are_read_and_kept(tmp_path):
+    units, slices = planned(replace(smoke(), availability=(None,)), subjects=6)
+    old = "unet,all,F50-T50,0,0,4,0.7,3.0"
+    (tmp_path / "timings.csv").write_text(
+        f"model,availability,method,fold,repeat,steps,seconds_per_step,evaluation_seconds\n{old}\n"
+    )
+    forecast = Forecast(slices)
+    forecast.learn(tmp_path, units)
+    assert forecast.seconds(units[0]) == pytest.approx(2 * 2 * 0.7 + 3.0)
+    add_timing(tmp_path, units[1], TIMING)
+    first, second = read_timings(tmp_path)
+    assert (first["seconds_per_step"], first["validation_seconds"], first["evaluation_seconds"]) == ("0.7", "", "3.0")
+    assert (second["seconds_per_step"], second["validation_seconds"]) == ("0.5", "0.25")
+    forecast.learn(tmp_path, units)
+    assert forecast.validation == {("unet", 2): 0.25}

@@ -64,7 +64,7 @@ class Experiment(Command):
     accelerator: str = "cpu"
     """cpu, cuda, mps or auto."""
     dry_run: bool = False
-    """Say what would run and how long it would take, and change nothing."""
+    """Say what would run and how long it would take, from a rehearsal of seconds a method, and write nothing."""
 
     def run(self) -> int:
         """Plan, run, put together."""
@@ -140,10 +140,12 @@ class Experiment(Command):
 
     def _foretell(self, grid: "GridConfig") -> int:
         from steelyard.experiments.forecast import Forecast
-        from steelyard.experiments.grid import check_design
+        from steelyard.experiments.grid import check_design, check_folder
         from steelyard.experiments.units import plan, read_slices
 
-        slices = read_slices(grid, self.data, self.out)
+        check_folder(self.out)
+        workers = self._crew_size()
+        slices = read_slices(grid, self.data)
         units = plan(grid, slices, data=self.data.resolve(), out=self.out.resolve(), accelerator=self.accelerator)
         check_design(self.out, grid, slices, write=False)
         say(_announce(units))
@@ -153,10 +155,20 @@ class Experiment(Command):
         forecast.measure(left)
         for line in _schedule(left, forecast):
             say(line)
-        workers = self.workers or 1
         seconds = forecast.total(left, workers=workers) or 0.0
-        say(f"about {timedelta(seconds=round(seconds))} with {workers} workers of {self.threads} threads, at most")
+        say(
+            f"about {timedelta(seconds=round(seconds))} with {workers} workers of {self.threads} threads, "
+            "if no run stops early; start-up and report come on top"
+        )
         return 0
+
+    def _crew_size(self) -> int:
+        """Return how many runs would be done at a time; a Ray cluster is asked."""
+        crew = self._crew()
+        try:
+            return crew.size
+        finally:
+            crew.close()
 
     def _grid(self) -> "GridConfig":
         from steelyard.experiments.designs import design_named, read_availability

@@ -30,15 +30,27 @@ def claim(out: Path) -> Iterator[None]:
     Raises:
         UserError: It holds something else, another process works on it, or it cannot be written.
     """
+    check_folder(out)
     try:
-        held = {path.name for path in out.iterdir() if path.name[0] != "."} - {CACHE} if out.exists() else set()
-        if held and DESIGN not in held:
-            raise UserError(f"{out}: is not empty and holds no experiment; nothing was written.")
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{out}: {reason(error)}.") from error
     with locked(out):
         yield
+
+
+def check_folder(out: Path) -> None:
+    """Make sure that a folder is free, or an experiment's; change nothing.
+
+    Raises:
+        UserError: It holds something else, or cannot be read.
+    """
+    try:
+        held = {path.name for path in out.iterdir() if path.name[0] != "."} - {CACHE} if out.exists() else set()
+    except OSError as error:
+        raise UserError(f"{out}: {reason(error)}.") from error
+    if held and DESIGN not in held:
+        raise UserError(f"{out}: is not empty and holds no experiment; nothing was written.")
 
 
 def check_design(out: Path, grid: GridConfig, slices: LabelledSlices, *, write: bool = True) -> None:

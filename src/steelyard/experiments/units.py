@@ -80,19 +80,23 @@ class Timing:
     """How long a run took in the process that finished it.
 
     Args:
-        steps: Those that this process took; an earlier one may have taken others.
-        training: Seconds for them, validation included.
+        epochs: Those that this process trained; an earlier one may have trained others.
+        steps: Of these epochs.
+        training: Seconds for the steps alone.
+        validation: Seconds for the rest of the training: setting out, validation, checkpoints.
         evaluation: Seconds for judging.
     """
 
+    epochs: int
     steps: int
     training: float
+    validation: float
     evaluation: float
 
 
-def read_slices(grid: GridConfig, data: Path, out: Path) -> LabelledSlices:
+def read_slices(grid: GridConfig, data: Path, out: Path | None = None) -> LabelledSlices:
     """Return the slices that a grid learns from; an experiment's folder that is there keeps them for the workers."""
-    cache = out / CACHE if out.is_dir() else None
+    cache = out / CACHE if out is not None and out.is_dir() else None
     return load_labelled(read_prepared(data), grid.training.slices, domains=grid.training.domains, cache=cache)
 
 
@@ -136,11 +140,18 @@ def do_unit(unit: Unit) -> Timing:
     fabric = Fabric(accelerator=unit.accelerator, devices=1)
     started = monotonic()
     assignment = Assignment(config=config, split=unit.split, slices=slices, out=unit.path)
-    steps = sum(len(epoch.steps) for epoch in train(assignment, fabric))
+    epochs = [(len(epoch.steps), epoch.seconds) for epoch in train(assignment, fabric)]
     trained = monotonic()
     if not (unit.path / METRICS).exists():
         judge_test_subjects(RunDirectory(unit.path), _dataset(unit.data), model=config.model)
-    return Timing(steps=steps, training=trained - started, evaluation=monotonic() - trained)
+    training = sum(seconds for _, seconds in epochs)
+    return Timing(
+        epochs=len(epochs),
+        steps=sum(steps for steps, _ in epochs),
+        training=training,
+        validation=trained - started - training,
+        evaluation=monotonic() - trained,
+    )
 
 
 def split_for(grid: GridConfig, slices: LabelledSlices, *, fold: int, available: int | None = None) -> Split:
