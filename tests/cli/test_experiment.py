@@ -46,6 +46,15 @@ def stamps(out):
     return {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*") if path.is_file()}
 
 
+def assert_same_bytes(out, undisturbed):
+    """Results, design and every table."""
+    tables = [path.relative_to(undisturbed) for path in (undisturbed / "tables").iterdir()]
+    assert len(tables) > 5
+    assert {path.name for path in (out / "tables").iterdir()} == {path.name for path in tables}
+    for name in ("results.csv", "experiment.json", *tables):
+        assert (out / name).read_bytes() == (undisturbed / name).read_bytes()
+
+
 def children(process):
     """The workers of a running experiment; the tracker of shared resources is none."""
     try:
@@ -63,7 +72,8 @@ def test_the_table_has_a_row_per_run_subject_and_domain(undisturbed):
     assert runs == [("2F", method, fold) for method in ("F50-T50", "Ours-C-25") for fold in ("0", "1")]
     timed = rows(undisturbed / "timings.csv")
     assert len(timed) == 4
-    assert all(float(row["seconds_per_step"]) > 0 for row in timed)
+    parts = ("seconds_per_step", "validation_seconds", "evaluation_seconds")
+    assert all(float(row[part]) > 0 for row in timed for part in parts)
     assert len(json.loads((undisturbed / "experiment.json").read_text())["splits"]) == 3
 
 
@@ -98,10 +108,7 @@ def test_killed_again_and_again_it_comes_to_the_same_bytes(kills, cohort, undist
         assert process.returncode == -signal.SIGKILL
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    tables = [path.relative_to(undisturbed) for path in (undisturbed / "tables").iterdir()]
-    assert len(tables) > 5
-    for name in ("results.csv", "experiment.json", *tables):
-        assert (out / name).read_bytes() == (undisturbed / name).read_bytes()
+    assert_same_bytes(out, undisturbed)
     assert not (out / "failures.csv").exists()
 
 
@@ -115,7 +122,7 @@ def test_a_worker_that_is_killed_is_replaced_and_its_run_done(cohort, undisturbe
         (worker,) = children(process.pid)
         os.kill(worker, signal.SIGKILL)
         assert process.wait(timeout=300) == 0
-    assert (out / "results.csv").read_bytes() == (undisturbed / "results.csv").read_bytes()
+    assert_same_bytes(out, undisturbed)
 
 
 def test_results_without_weights_still_have_tables_figures_and_a_page(cohort, undisturbed, tmp_path, capsys):
@@ -161,19 +168,57 @@ def test_a_failing_run_is_reported_and_the_rest_goes_on(cohort, undisturbed, tmp
     assert (unjudged / "last.safetensors").stat().st_mtime_ns == trained
     whole = (undisturbed / "results.csv").read_text().splitlines()
     assert (out / "results.csv").read_text().splitlines() == [whole[0], *whole[5:]]
+    assert main(experiment(cohort, out, "--methods", "Ours-C-25")) == 0
+    assert rows(out / "failures.csv") == [row]
 
 
-def test_a_dry_run_tells_and_changes_nothing(cohort, undisturbed, tmp_path, capsys):
-    assert main(experiment(cohort, tmp_path / "new", "--dry-run", "--workers", "2")) == 0
+def tree(folder):
+    """Everything in a folder, with its size and age; nothing if there is none."""
+    found = [folder, *folder.rglob("*")] if folder.exists() else []
+    return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in found}
+
+
+def test_a_dry_run_tells_and_writes_nothing(cohort, undisturbed, tmp_path, capsys):
+    new = tmp_path / "new"
+    assert main(experiment(cohort, new, "--dry-run")) == 0
     told = capsys.readouterr().err
     assert "4 runs in all, 0 done, 4 to do" in told
     assert "unet 2F Ours-C-25: 2 runs of 4 steps, about" in told
-    assert "with 2 workers of 1 threads" in told
-    assert not (tmp_path / "new").exists()
-    before = stamps(undisturbed)
-    assert main(experiment(cohort, undisturbed, "--dry-run")) == 0
+    assert "with 1 workers of 1 threads, if no run stops early" in told
+    assert not new.exists()
+    out = shutil.copytree(undisturbed, tmp_path / "out")
+    shutil.rmtree(out / "slices")
+    before = tree(out)
+    assert main(experiment(cohort, out, "--dry-run")) == 0
     assert "about 0:00:00 with 1 workers" in capsys.readouterr().err
-    assert stamps(undisturbed) == before
+    assert tree(out) == before
+
+
+@pytest.mark.parametrize("name", [None, "thesis.tex"])
+def test_a_dry_run_leaves_any_folder_as_it_is(cohort, tmp_path, capsys, name):
+    if name is not None:
+        (tmp_path / name).touch()
+    before = tree(tmp_path)
+    assert main(experiment(cohort, tmp_path, "--dry-run", "--methods", "F50-T50")) == (0 if name is None else 2)
+    assert ("is not empty and holds no experiment" in capsys.readouterr().err) == (name is not None)
+    assert tree(tmp_path) == before
+
+
+def test_a_dry_run_asks_the_cluster_for_its_size(cohort, undisturbed, monkeypatch, capsys):
+    class Cluster:
+        size = 7
+        closed = False
+
+        def __init__(self, address, *, workers, threads, accelerator):
+            assert (address, workers, threads, accelerator) == ("auto", None, 1, "auto")
+
+        def close(self):
+            Cluster.closed = True
+
+    monkeypatch.setattr("steelyard.experiments.crews.RayCrew", Cluster)
+    assert main(experiment(cohort, undisturbed, "--dry-run", "--ray", "auto", "--accelerator", "auto")) == 0
+    assert "with 7 workers" in capsys.readouterr().err
+    assert Cluster.closed
 
 
 @pytest.mark.parametrize(
@@ -183,6 +228,7 @@ def test_a_dry_run_tells_and_changes_nothing(cohort, undisturbed, tmp_path, caps
         (("--workers", "0"), "workers must be at least 1; got 0"),
         (("--workers", "999"), "999 workers of 1 threads need 999 cores"),
         (("--availability", "5F"), "availability 5F, fold 0: 5 of the training subjects"),
+        (("--availability", "2T"), "only flair scans can be made scarce; write 2F"),
         (("--methods", "flair-only", "--models", "lightweight"), "these options leave no run"),
         (("--domains", "flair@A", "t1"), "participants.tsv: there is no such file"),
     ],
@@ -213,4 +259,4 @@ def test_a_ray_cluster_comes_to_the_same_bytes(cohort, undisturbed, tmp_path):
     command = [sys.executable, "-m", "steelyard", *experiment(cohort, out, "--ray", "local", "--workers", "2")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert (out / "results.csv").read_bytes() == (undisturbed / "results.csv").read_bytes()
+    assert_same_bytes(out, undisturbed)

@@ -51,3 +51,10 @@ def test_names_that_are_none_are_refused():
         design_named("thesis")
     with pytest.raises(UserError, match="availability must be all, or a number such as 8F; got 'some'"):
         read_availability("some")
+
+
+def test_only_the_scarce_contrast_gives_its_letter():
+    assert [read_availability(text) for text in ("8F", "8", "all")] == [8, 8, None]
+    assert read_availability("8T", scarce="t1") == 8
+    with pytest.raises(UserError, match="availability 8T: only flair scans can be made scarce; write 8F"):
+        read_availability("8T")

@@ -13,7 +13,7 @@ from steelyard.experiments.units import Timing, plan
 from steelyard.imaging.segmentation.data import LabelledSlices
 from steelyard.imaging.segmentation.sampling import DomainSlices
 
-TIMING = Timing(steps=4, training=2.0, evaluation=1.0)
+TIMING = Timing(epochs=2, steps=4, training=2.0, validation=0.5, evaluation=1.0)
 
 
 def invented(subjects, *, domains=("flair", "t1"), each=3):
@@ -98,13 +98,37 @@ def test_a_run_that_fails_is_tried_once_more_and_the_rest_goes_on(tmp_path):
     assert heard[once.path].outcome == TIMING
     assert heard[twice.path].outcome == "no luck"
     assert len(heard) == len(units) == len(crew.given) - 2
-    failed = {path: news for path, news in heard.items() if news.outcome == "no luck"}
-    write_failures(tmp_path, failed, units)
-    assert (tmp_path / "failures.csv").read_text().splitlines() == [
-        "model,availability,method,fold,repeat,message",
-        "unet,all,flair-only,0,0,no luck",
-    ]
-    write_failures(tmp_path, {}, units)
+    write_failures(tmp_path, [news for news in heard.values() if news.outcome == "no luck"])
+    assert failures(tmp_path) == ["unet,all,flair-only,0,0,no luck"]
+
+
+def failures(out):
+    header, *lines = (out / "failures.csv").read_text().splitlines()
+    assert header == "model,availability,method,fold,repeat,message"
+    return lines
+
+
+def test_a_failure_is_told_until_its_run_is_done(tmp_path):
+    units, _ = planned(replace(smoke(), availability=(None,)), subjects=6)
+    first, second = units[0], units[5]
+    write_failures(tmp_path, [News(second, "no luck"), News(first, "no light")])
+    write_failures(tmp_path, [])  # a call that plans neither
+    assert failures(tmp_path) == ["unet,all,F50-T50,0,0,no light", "unet,all,Simple-C,1,0,no luck"]
+    write_failures(tmp_path, [News(first, "still dark")])
+    assert failures(tmp_path) == ["unet,all,F50-T50,0,0,still dark", "unet,all,Simple-C,1,0,no luck"]
+    for unit, left in ((first, 1), (second, 0)):
+        run = replace(unit, out=tmp_path).path
+        run.mkdir(parents=True)
+        for name in ("finished.json", "metrics.csv"):
+            (run / name).touch()
+        write_failures(tmp_path, [])
+        assert (tmp_path / "failures.csv").exists() == bool(left)
+
+
+@pytest.mark.parametrize("text", ["", "diary\nrain\n", "model,availability,method,fold,repeat,message\nunet,all\n"])
+def test_failures_that_make_no_sense_are_forgotten(tmp_path, text):
+    (tmp_path / "failures.csv").write_text(text)
+    write_failures(tmp_path, [])
     assert not (tmp_path / "failures.csv").exists()
 
 
@@ -114,12 +138,29 @@ def test_the_forecast_follows_from_finished_runs(tmp_path):
     assert forecast.total(units, workers=1) is None
     for unit in units[:4]:
         add_timing(tmp_path, unit, TIMING)
-    add_timing(tmp_path, units[0], Timing(steps=4, training=6.0, evaluation=1.0))
-    add_timing(tmp_path, units[1], Timing(steps=0, training=0.0, evaluation=9.0))
+    add_timing(tmp_path, units[0], replace(TIMING, training=6.0))
+    add_timing(tmp_path, units[1], Timing(epochs=0, steps=0, training=0.0, validation=0.0, evaluation=9.0))
     assert len(read_timings(tmp_path)) == 4
     forecast.learn(tmp_path, units)
     assert forecast.step[kind_of(units[0])] == 1.5
     # three training subjects have nine slices a domain: two steps of 4 + 4 an epoch, two epochs
-    assert forecast.seconds(units[0]) == pytest.approx(2 * 2 * 1.5 + 1.0)
+    assert forecast.seconds(units[0]) == pytest.approx(2 * (2 * 1.5 + 0.25) + 1.0)
     alone, shared = (forecast.total(units, workers=workers) for workers in (1, 2))
     assert shared == pytest.approx(alone / 2)
+
+
+def test_timings_of_before_validation_was_told_apart_are_read_and_kept(tmp_path):
+    units, slices = planned(replace(smoke(), availability=(None,)), subjects=6)
+    old = "unet,all,F50-T50,0,0,4,0.7,3.0"
+    (tmp_path / "timings.csv").write_text(
+        f"model,availability,method,fold,repeat,steps,seconds_per_step,evaluation_seconds\n{old}\n"
+    )
+    forecast = Forecast(slices)
+    forecast.learn(tmp_path, units)
+    assert forecast.seconds(units[0]) == pytest.approx(2 * 2 * 0.7 + 3.0)
+    add_timing(tmp_path, units[1], TIMING)
+    first, second = read_timings(tmp_path)
+    assert (first["seconds_per_step"], first["validation_seconds"], first["evaluation_seconds"]) == ("0.7", "", "3.0")
+    assert (second["seconds_per_step"], second["validation_seconds"]) == ("0.5", "0.25")
+    forecast.learn(tmp_path, units)
+    assert forecast.validation == {("unet", 2): 0.25}

@@ -55,7 +55,8 @@ class Experiment(Command):
     set: tuple[str, ...] = ()
     """Any setting of the training as NAME=VALUE, such as epochs=10."""
     workers: int | None = None
-    """How many runs at a time, each in a process of its own; 1 if not said, or what a Ray cluster has cores for."""
+    """How many runs at a time, each in a process of its own; 1 if not said, or what a Ray cluster has cores and
+    GPUs for."""
     threads: int = 1
     """CPU threads of each run; a part of its config, because bits depend on it."""
     ray: str | None = None
@@ -63,7 +64,7 @@ class Experiment(Command):
     accelerator: str = "cpu"
     """cpu, cuda, mps or auto."""
     dry_run: bool = False
-    """Say what would run and how long it would take, and change nothing."""
+    """Say what would run and how long it would take, from a rehearsal of seconds a method, and write nothing."""
 
     def run(self) -> int:
         """Plan, run, put together."""
@@ -106,10 +107,10 @@ class Experiment(Command):
         from steelyard.experiments.forecast import Forecast, add_timing
         from steelyard.experiments.grid import run_units, write_failures
 
-        failed: dict[Path, News] = {}
+        failed: list[News] = []
         forecast = Forecast(slices)
         left = [unit for unit in units if not unit.done]
-        write_failures(self.out, failed, units)
+        write_failures(self.out, failed)
         if not left:
             return []
         forecast.learn(self.out, units)
@@ -119,29 +120,32 @@ class Experiment(Command):
                 for news in run_units(left, crew):
                     if news is not None:
                         if isinstance(news.outcome, str):
-                            failed[news.unit.path] = news
-                            write_failures(self.out, failed, units)
+                            failed.append(news)
                         else:
                             add_timing(self.out, news.unit, news.outcome)
                             forecast.learn(self.out, units)
+                        write_failures(self.out, failed)
                     progress.show(news)
         finally:
             crew.close()
-        return list(failed.values())
+        return failed
 
     def _crew(self) -> "Crew":
         from steelyard.experiments.crews import LocalCrew, RayCrew
 
         if self.ray is not None:
             return RayCrew(self.ray, workers=self.workers, threads=self.threads, accelerator=self.accelerator)
-        return LocalCrew(1 if self.workers is None else self.workers, threads=self.threads)
+        workers = 1 if self.workers is None else self.workers
+        return LocalCrew(workers, threads=self.threads, accelerator=self.accelerator)
 
     def _foretell(self, grid: "GridConfig") -> int:
         from steelyard.experiments.forecast import Forecast
-        from steelyard.experiments.grid import check_design
+        from steelyard.experiments.grid import check_design, check_folder
         from steelyard.experiments.units import plan, read_slices
 
-        slices = read_slices(grid, self.data, self.out)
+        check_folder(self.out)
+        workers = self._crew_size()
+        slices = read_slices(grid, self.data)
         units = plan(grid, slices, data=self.data.resolve(), out=self.out.resolve(), accelerator=self.accelerator)
         check_design(self.out, grid, slices, write=False)
         say(_announce(units))
@@ -151,10 +155,20 @@ class Experiment(Command):
         forecast.measure(left)
         for line in _schedule(left, forecast):
             say(line)
-        workers = self.workers or 1
         seconds = forecast.total(left, workers=workers) or 0.0
-        say(f"about {timedelta(seconds=round(seconds))} with {workers} workers of {self.threads} threads, at most")
+        say(
+            f"about {timedelta(seconds=round(seconds))} with {workers} workers of {self.threads} threads, "
+            "if no run stops early; start-up and report come on top"
+        )
         return 0
+
+    def _crew_size(self) -> int:
+        """Return how many runs would be done at a time; a Ray cluster is asked."""
+        crew = self._crew()
+        try:
+            return crew.size
+        finally:
+            crew.close()
 
     def _grid(self) -> "GridConfig":
         from steelyard.experiments.designs import design_named, read_availability
@@ -169,7 +183,8 @@ class Experiment(Command):
             training=with_settings(training, self.set),
             models=self.models or design.models,
             methods=methods,
-            availability=tuple(map(read_availability, self.availability)) or design.availability,
+            availability=tuple(read_availability(one, scarce=design.scarce) for one in self.availability)
+            or design.availability,
             folds=design.folds if self.folds is None else self.folds,
             turns=self.turns or design.turns,
             repeats=self.repeats or design.repeats,

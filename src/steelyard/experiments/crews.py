@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -13,6 +13,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from steelyard.errors import UserError
+from steelyard.experiments.devices import environment_of, gpus_of_a_run, runs_at_a_time
 from steelyard.experiments.units import Timing, Unit, do_unit
 from steelyard.imaging.workers import one_line, start_worker
 from steelyard.imaging.writing import InUseError, reason
@@ -78,21 +79,23 @@ def attempt(unit: Unit) -> Timing | str:
 class _Worker:
     process: BaseProcess
     connection: Connection
+    slot: int
     unit: Unit | None = None
 
 
 class LocalCrew(Crew):
-    """One process per worker, each with its own fixed number of threads.
+    """One process per worker, each with its own fixed number of threads; workers take turns with the GPUs.
 
     Args:
         workers: How many processes.
         threads: Of each.
+        accelerator: With `cuda` or `auto`, each worker sees one of the machine's GPUs, if it has any.
 
     Raises:
         UserError: They would need more cores than there are.
     """
 
-    def __init__(self, workers: int, *, threads: int = 1) -> None:
+    def __init__(self, workers: int, *, threads: int = 1, accelerator: str = "cpu") -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         if workers < 1:
             raise UserError(f"workers must be at least 1; got {workers}.")
@@ -100,7 +103,7 @@ class LocalCrew(Crew):
             raise UserError(
                 f"{workers} workers of {threads} threads need {workers * threads} cores; there are {cores}."
             )
-        self._size, self._threads = workers, threads
+        self._size, self._threads, self._accelerator = workers, threads, accelerator
         self._workers: list[_Worker] = []
 
     @property
@@ -117,13 +120,26 @@ class LocalCrew(Crew):
         """Have an idle worker do a run, or a new one."""
         worker = next((worker for worker in self._workers if worker.unit is None), None)
         if worker is None:
-            worker = _hire(self._threads)
+            worker = self._hire()
             self._workers.append(worker)
         worker.unit = unit
         try:
             worker.connection.send(unit)
         except OSError:  # it died idle; listening will tell
             return
+
+    def _hire(self) -> _Worker:
+        """Start a worker in the first place that is free: one that replaces another takes over its GPU."""
+        taken = {worker.slot for worker in self._workers}
+        slot = next(place for place in range(len(taken) + 1) if place not in taken)
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_serve, args=(theirs, os.getpid(), self._threads), daemon=True)
+        cores = dict.fromkeys(_THREADS, str(self._threads))
+        with _environment_of_children(cores | environment_of(slot, self._accelerator)):
+            process.start()
+        theirs.close()
+        return _Worker(process, ours, slot)
 
     def listen(self, seconds: float) -> list[News]:
         """Wait at most so long for news; a worker that died is replaced when the next is needed."""
@@ -148,21 +164,11 @@ class LocalCrew(Crew):
             worker.process.join()
 
 
-def _hire(threads: int) -> _Worker:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, os.getpid(), threads), daemon=True)
-    with _threads_of_children(threads):
-        process.start()
-    theirs.close()
-    return _Worker(process, ours)
-
-
 @contextmanager
-def _threads_of_children(threads: int) -> Iterator[None]:
-    """Have processes that are started now take no more cores than they are meant to."""
-    before = {name: os.environ.get(name) for name in _THREADS}
-    os.environ.update(dict.fromkeys(_THREADS, str(threads)))
+def _environment_of_children(settings: Mapping[str, str]) -> Iterator[None]:
+    """Have processes that are started now find some variables set, before they import anything."""
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
     try:
         yield
     finally:
@@ -189,9 +195,9 @@ class RayCrew(Crew):
 
     Args:
         address: Of the cluster, `auto` for the one this machine belongs to, or `local` to start one here.
-        workers: At most so many runs at a time; as many as the cluster has cores for if not given.
+        workers: At most so many runs at a time; as many as the cluster has cores and GPUs for if not given.
         threads: Cores of each run.
-        accelerator: With `cuda`, each run reserves one GPU.
+        accelerator: With `cuda` or `auto`, each run reserves one GPU, if the cluster has any.
 
     Raises:
         UserError: Ray is not installed or the cluster cannot be reached.
@@ -212,14 +218,14 @@ class RayCrew(Crew):
             raise UserError(f"--ray {address}: {one_line(str(error))[:200]}") from error
         self._ray = ray
         self._limit, self._threads = workers, threads
-        gpus = 1 if accelerator in ("cuda", "gpu") else 0
-        self._attempt = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=0)(attempt)
+        self._gpus = gpus_of_a_run(accelerator, ray.cluster_resources())
+        self._attempt = ray.remote(num_cpus=threads, num_gpus=self._gpus, max_retries=0)(attempt)
         self._pending: dict[Any, Unit] = {}
 
     @property
     def size(self) -> int:
         """How many runs are done at a time."""
-        there = max(1, int(self._ray.cluster_resources().get("CPU", 1) // self._threads))
+        there = runs_at_a_time(self._ray.cluster_resources(), threads=self._threads, gpus=self._gpus)
         return there if self._limit is None else min(there, self._limit)
 
     @property

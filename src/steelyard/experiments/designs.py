@@ -94,17 +94,28 @@ class Cell:
     repeat: int
 
 
-def read_availability(text: str) -> int | None:
+def read_availability(text: str, *, scarce: str = "flair") -> int | None:
     """Return the number that `8F` or `all` names.
+
+    Args:
+        text: `all`, or a number, with the first letter of the scarce contrast or without.
+        scarce: The contrast that is made scarce.
+
+    Raises:
+        UserError: It is neither, or has the letter of another contrast.
 
     >>> read_availability("8F"), read_availability("all")
     (8, None)
     """
     if text == "all":
         return None
-    if not re.fullmatch(r"[0-9]{1,6}[A-Z]?", text):
-        raise UserError(f"availability must be all, or a number such as 8F; got {text!r}.")
-    return int(text.rstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ"))
+    letter = scarce[0].upper()
+    found = re.fullmatch(r"([0-9]{1,6})([A-Z]?)", text)
+    if found is None:
+        raise UserError(f"availability must be all, or a number such as 8{letter}; got {text!r}.")
+    if found[2] not in ("", letter):
+        raise UserError(f"availability {text}: only {scarce} scans can be made scarce; write {found[1]}{letter}.")
+    return int(found[1])
 
 
 def paper() -> GridConfig:

@@ -1,32 +1,37 @@
-"""How long a grid will take: from the runs that are finished, else from a few steps."""
+"""How long a grid will take: from the runs that are finished, else from a rehearsal."""
 
 import csv
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from time import monotonic
+from typing import TypeVar
 
-import torch
-from lightning.fabric import Fabric
-
+from steelyard.experiments.rehearsal import time_judging, time_step, time_validation
+from steelyard.experiments.results import KEYS
 from steelyard.experiments.units import Timing, Unit
 from steelyard.imaging.segmentation.data import LabelledSlices
 from steelyard.imaging.segmentation.methods import make_probe
 from steelyard.imaging.segmentation.run import EPOCHS
-from steelyard.imaging.segmentation.sampling import DomainSlices
-from steelyard.imaging.segmentation.trainee import Trainee
-from steelyard.imaging.segmentation.training import fit, steps_per_epoch
+from steelyard.imaging.segmentation.training import steps_per_epoch
 from steelyard.imaging.writing import as_csv, write_text
 
 TIMINGS = "timings.csv"
+_COLUMNS = (*KEYS, "steps", "seconds_per_step", "validation_seconds", "evaluation_seconds")
 Row = dict[str, object]
 Kind = tuple[str, str, int]
+K = TypeVar("K", bound=Hashable)
 
 
 def kind_of(unit: Unit) -> Kind:
     """Return what a step's cost depends on: the network, how it votes if it does, and the number of domains."""
     return unit.config.model, str(make_probe(unit.config.method)), len(unit.config.trained)
+
+
+def validated_as(unit: Unit) -> tuple[str, int]:
+    """Return what the cost of validation depends on: the network and the number of domains."""
+    return unit.config.model, len(unit.config.trained)
 
 
 def add_timing(out: Path, unit: Unit, timing: Timing) -> None:
@@ -36,10 +41,12 @@ def add_timing(out: Path, unit: Unit, timing: Timing) -> None:
     measured: Row = {
         "steps": timing.steps,
         "seconds_per_step": round(timing.training / timing.steps, 6),
+        "validation_seconds": round(timing.validation / timing.epochs, 6),
         "evaluation_seconds": round(timing.evaluation, 3),
     }
     rows = [row for row in read_timings(out) if not _is(row, unit)]
-    write_text(out / TIMINGS, as_csv([*rows, unit.identity | measured]))
+    table = [{name: row.get(name, "") for name in _COLUMNS} for row in (*rows, unit.identity | measured)]
+    write_text(out / TIMINGS, as_csv(table))
 
 
 def read_timings(out: Path) -> list[Row]:
@@ -62,32 +69,45 @@ class Forecast:
     Args:
         slices: What is learned from.
         step: Seconds of a step, by kind of run.
-        evaluation: Seconds that judging takes, by network.
+        validation: Seconds that an epoch takes besides its steps, by network and number of domains.
+        judging: Seconds that a test subject takes, by network.
     """
 
     slices: LabelledSlices
     step: dict[Kind, float] = field(default_factory=dict)
-    evaluation: dict[str, float] = field(default_factory=dict)
+    validation: dict[tuple[str, int], float] = field(default_factory=dict)
+    judging: dict[str, float] = field(default_factory=dict)
     _steps: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def learn(self, out: Path, units: Sequence[Unit]) -> None:
-        """Take over what finished runs took."""
-        paces: dict[Kind, list[float]] = {}
-        judged: dict[str, list[float]] = {}
+        """Take over what finished runs took.
+
+        Rows without `validation_seconds` are of a time when seconds_per_step had validation in it.
+        """
+        step: dict[Kind, list[float]] = defaultdict(list)
+        validation: dict[tuple[str, int], list[float]] = defaultdict(list)
+        judging: dict[str, list[float]] = defaultdict(list)
         named = {tuple(map(str, unit.identity.values())): unit for unit in units}
         for row in read_timings(out):
-            unit = named.get(tuple(str(value) for value in row.values())[:5])
+            unit = named.get(tuple(str(row.get(name)) for name in KEYS))
             if unit is not None:
-                paces.setdefault(kind_of(unit), []).append(float(str(row["seconds_per_step"])))
-                judged.setdefault(unit.config.model, []).append(float(str(row["evaluation_seconds"])))
-        self.step.update({kind: fmean(values) for kind, values in paces.items()})
-        self.evaluation.update({model: fmean(values) for model, values in judged.items()})
+                step[kind_of(unit)].append(float(str(row["seconds_per_step"])))
+                judging[unit.config.model].append(float(str(row["evaluation_seconds"])) / len(unit.split.test))
+                if apart := row.get("validation_seconds"):
+                    validation[validated_as(unit)].append(float(str(apart)))
+        self.step.update(_means(step))
+        self.validation.update(_means(validation))
+        self.judging.update(_means(judging))
 
     def measure(self, units: Iterable[Unit]) -> None:
-        """Time a few steps of every kind of run that nothing is known of."""
+        """Rehearse whatever nothing is known of."""
         for unit in units:
             if kind_of(unit) not in self.step:
-                self.step[kind_of(unit)] = time_steps(unit, self.slices)
+                self.step[kind_of(unit)] = time_step(unit, self.slices)
+            if validated_as(unit) not in self.validation:
+                self.validation[validated_as(unit)] = time_validation(unit, self.slices)
+            if unit.config.model not in self.judging:
+                self.judging[unit.config.model] = time_judging(unit)
 
     def seconds(self, unit: Unit) -> float | None:
         """Return what is left of a run: at most, as it may stop early; none as long as nothing is known of any run."""
@@ -97,7 +117,8 @@ class Forecast:
         if pace is None:
             return None
         left = max(0, unit.config.epochs - epochs_done(unit))
-        return left * self.steps(unit) * pace + self.evaluation.get(unit.config.model, 0.0)
+        epoch = self.steps(unit) * pace + _known(self.validation, validated_as(unit))
+        return left * epoch + len(unit.split.test) * _known(self.judging, unit.config.model)
 
     def _pace(self, kind: Kind) -> float | None:
         """Return the seconds of a step; of a kind that is not known yet, those of the kinds most like it."""
@@ -121,24 +142,18 @@ class Forecast:
         return max(sum(known) / workers, max(known, default=0.0))
 
 
+def _means(found: Mapping[K, Sequence[float]]) -> dict[K, float]:
+    return {key: fmean(values) for key, values in found.items()}
+
+
+def _known(table: Mapping[K, float], key: K) -> float:
+    """Return what is known of a key, else of the others."""
+    return table.get(key, fmean(table.values()) if table else 0.0)
+
+
 def epochs_done(unit: Unit) -> int:
     """Return how many epochs of a run are on disk."""
     try:
         return max(0, (unit.path / EPOCHS).read_bytes().count(b"\n") - 1)
     except OSError:
         return 0
-
-
-def time_steps(unit: Unit, slices: LabelledSlices) -> float:
-    """Return the seconds of one training step, after a few to warm up, on as few slices as make one step a domain."""
-    config = replace(unit.config, epochs=2, stop_after=2)
-    torch.set_num_threads(config.threads)
-    whole = slices.part(unit.split, "train", config.trained)
-    size = config.batch_size
-    pool = {name: DomainSlices(one.images[:size], one.masks[:size], one.owners[:size]) for name, one in whole.items()}
-    steps = steps_per_epoch(pool, config)
-    epochs = fit(Trainee(config, Fabric(accelerator=unit.accelerator, devices=1), steps=steps), pool, {})
-    next(epochs)
-    started = monotonic()
-    next(epochs)
-    return (monotonic() - started) / steps

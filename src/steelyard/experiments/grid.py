@@ -1,7 +1,8 @@
 """Runs a grid: every run once, whatever is killed on the way."""
 
+import csv
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 from steelyard.errors import UserError
 from steelyard.experiments.crews import Crew, News
 from steelyard.experiments.designs import GridConfig
-from steelyard.experiments.units import CACHE, Unit, split_for
+from steelyard.experiments.results import KEYS, design_order
+from steelyard.experiments.units import CACHE, Unit, is_done, run_path, split_for
 from steelyard.imaging.segmentation.data import LabelledSlices
 from steelyard.imaging.segmentation.run import read_json, refuse_difference, split_as_json
 from steelyard.imaging.writing import as_csv, locked, reason, write_json, write_text
@@ -28,15 +30,27 @@ def claim(out: Path) -> Iterator[None]:
     Raises:
         UserError: It holds something else, another process works on it, or it cannot be written.
     """
+    check_folder(out)
     try:
-        held = {path.name for path in out.iterdir() if path.name[0] != "."} - {CACHE} if out.exists() else set()
-        if held and DESIGN not in held:
-            raise UserError(f"{out}: is not empty and holds no experiment; nothing was written.")
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{out}: {reason(error)}.") from error
     with locked(out):
         yield
+
+
+def check_folder(out: Path) -> None:
+    """Make sure that a folder is free, or an experiment's; change nothing.
+
+    Raises:
+        UserError: It holds something else, or cannot be read.
+    """
+    try:
+        held = {path.name for path in out.iterdir() if path.name[0] != "."} - {CACHE} if out.exists() else set()
+    except OSError as error:
+        raise UserError(f"{out}: {reason(error)}.") from error
+    if held and DESIGN not in held:
+        raise UserError(f"{out}: is not empty and holds no experiment; nothing was written.")
 
 
 def check_design(out: Path, grid: GridConfig, slices: LabelledSlices, *, write: bool = True) -> None:
@@ -85,17 +99,31 @@ def run_units(units: Sequence[Unit], crew: Crew) -> Iterator[News | None]:
             yield None
 
 
-def write_failures(out: Path, failed: Mapping[Path, News], units: Sequence[Unit]) -> None:
-    """Write failures.csv, in the order of the grid; no file if nothing failed.
+def write_failures(out: Path, failed: Sequence[News]) -> None:
+    """Write failures.csv, in the order of results.csv; no file if nothing is to be told.
+
+    A failure is told until its run is done or fails again, also by calls that have nothing to do with that run.
 
     Args:
         out: The experiment's folder.
-        failed: The failures, by run directory.
-        units: The grid.
+        failed: What failed now.
     """
     path = out / FAILURES
-    rows = [unit.identity | {"message": failed[unit.path].outcome} for unit in units if unit.path in failed]
-    if rows:
-        write_text(path, as_csv(rows))
+    now = [{name: str(value) for name, value in news.unit.identity.items()} for news in failed]
+    told = [row | {"message": str(news.outcome)} for row, news in zip(now, failed, strict=True)]
+    rows = {run_path(out, row): row for row in (*_read_failures(path), *told)}
+    left = sorted((row for place, row in rows.items() if not is_done(place)), key=design_order)
+    if left:
+        write_text(path, as_csv(left))
     else:
         path.unlink(missing_ok=True)
+
+
+def _read_failures(path: Path) -> list[dict[str, str]]:
+    """Return the rows of an earlier call; what is no such row is left out."""
+    try:
+        with path.open(encoding="utf-8", newline="") as stream:
+            rows = [row for row in csv.DictReader(stream) if list(row) == [*KEYS, "message"]]
+    except (OSError, ValueError, csv.Error):
+        return []
+    return [row for row in rows if all(str(row[name]).isdecimal() for name in ("fold", "repeat"))]

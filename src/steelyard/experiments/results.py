@@ -2,6 +2,7 @@
 
 import csv
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from steelyard.errors import UserError
@@ -12,7 +13,8 @@ from steelyard.imaging.segmentation.run import METRICS, RunDirectory
 from steelyard.imaging.writing import as_csv, write_text
 
 RESULTS = "results.csv"
-_KEYS = ("model", "availability", "method", "fold", "repeat")
+KEYS = ("model", "availability", "method", "fold", "repeat")
+"""What tells runs apart in every table."""
 
 
 def write_results(out: Path) -> int:
@@ -24,7 +26,7 @@ def write_results(out: Path) -> int:
         UserError: A run's files are damaged.
     """
     found = [_identity(path.parent) for path in out.glob(f"{RUNS}/*/*/fold-*_repeat-*/{METRICS}")]
-    runs = sorted(((run, path) for run, path in found), key=lambda pair: _order(pair[0]))
+    runs = sorted(((run, path) for run, path in found), key=lambda pair: design_order(pair[0]))
     rows = [run | row for run, path in runs for row in _rows(path / METRICS)]
     if rows:
         write_text(out / RESULTS, as_csv(rows))
@@ -38,10 +40,11 @@ def _identity(path: Path) -> tuple[dict[str, str], Path]:
         raise UserError(f"{path}: is no run of an experiment.")
     availability = path.parent.parent.name.rpartition("-")[2]
     values = (config.model, availability, config.method, fold[1], str(config.seed))
-    return dict(zip(_KEYS, values, strict=True)), path
+    return dict(zip(KEYS, values, strict=True)), path
 
 
-def _order(run: dict[str, str]) -> tuple[object, ...]:
+def design_order(run: Mapping[str, str]) -> tuple[object, ...]:
+    """Return what the rows of tables are sorted by: the paper's networks and methods first."""
     number = run["availability"].rstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
     scarcity = -int(number) if number.isdigit() else float("-inf")
     return (

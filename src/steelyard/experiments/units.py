@@ -1,5 +1,6 @@
 """The runs of a grid, each an independent piece of work that may be done anywhere, any number of times."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -59,8 +60,7 @@ class Unit:
     @property
     def path(self) -> Path:
         """The run directory."""
-        block = f"{_as_name(self.config.model)}-{self.availability}"
-        return self.out / RUNS / block / _as_name(self.config.method) / f"fold-{self.fold}_repeat-{self.config.seed}"
+        return run_path(self.out, self.identity)
 
     @property
     def name(self) -> str:
@@ -72,7 +72,7 @@ class Unit:
     @property
     def done(self) -> bool:
         """Whether it is trained and judged."""
-        return RunDirectory(self.path).finished and (self.path / METRICS).exists()
+        return is_done(self.path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,19 +80,23 @@ class Timing:
     """How long a run took in the process that finished it.
 
     Args:
-        steps: Those that this process took; an earlier one may have taken others.
-        training: Seconds for them, validation included.
+        epochs: Those that this process trained; an earlier one may have trained others.
+        steps: Of these epochs.
+        training: Seconds for the steps alone.
+        validation: Seconds for the rest of the training: setting out, validation, checkpoints.
         evaluation: Seconds for judging.
     """
 
+    epochs: int
     steps: int
     training: float
+    validation: float
     evaluation: float
 
 
-def read_slices(grid: GridConfig, data: Path, out: Path) -> LabelledSlices:
+def read_slices(grid: GridConfig, data: Path, out: Path | None = None) -> LabelledSlices:
     """Return the slices that a grid learns from; an experiment's folder that is there keeps them for the workers."""
-    cache = out / CACHE if out.is_dir() else None
+    cache = out / CACHE if out is not None and out.is_dir() else None
     return load_labelled(read_prepared(data), grid.training.slices, domains=grid.training.domains, cache=cache)
 
 
@@ -136,11 +140,18 @@ def do_unit(unit: Unit) -> Timing:
     fabric = Fabric(accelerator=unit.accelerator, devices=1)
     started = monotonic()
     assignment = Assignment(config=config, split=unit.split, slices=slices, out=unit.path)
-    steps = sum(len(epoch.steps) for epoch in train(assignment, fabric))
+    epochs = [(len(epoch.steps), epoch.seconds) for epoch in train(assignment, fabric)]
     trained = monotonic()
     if not (unit.path / METRICS).exists():
         judge_test_subjects(RunDirectory(unit.path), _dataset(unit.data), model=config.model)
-    return Timing(steps=steps, training=trained - started, evaluation=monotonic() - trained)
+    training = sum(seconds for _, seconds in epochs)
+    return Timing(
+        epochs=len(epochs),
+        steps=sum(steps for steps, _ in epochs),
+        training=training,
+        validation=trained - started - training,
+        evaluation=monotonic() - trained,
+    )
 
 
 def split_for(grid: GridConfig, slices: LabelledSlices, *, fold: int, available: int | None = None) -> Split:
@@ -158,6 +169,17 @@ def split_for(grid: GridConfig, slices: LabelledSlices, *, fold: int, available:
         return withhold(split, grid.scarce, keep=available, owners=sorted(owners), seed=grid.split_seed)
     except UserError as error:
         raise UserError(f"availability {grid.name_of(available)}, fold {fold}: {error}") from error
+
+
+def run_path(out: Path, run: Mapping[str, object]) -> Path:
+    """Return the run directory of what the tables call by model, availability, method, fold and repeat."""
+    block = f"{_as_name(str(run['model']))}-{run['availability']}"
+    return out / RUNS / block / _as_name(str(run["method"])) / f"fold-{run['fold']}_repeat-{run['repeat']}"
+
+
+def is_done(path: Path) -> bool:
+    """Whether the run in a directory is trained and judged."""
+    return RunDirectory(path).finished and (path / METRICS).exists()
 
 
 @lru_cache(maxsize=1)

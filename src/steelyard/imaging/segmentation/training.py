@@ -1,9 +1,10 @@
 """The training loop."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from statistics import fmean
+from time import monotonic
 from typing import Any
 
 import torch
@@ -38,6 +39,7 @@ class EpochRecord:
         validation: Validation loss by domain: the mean over subjects; empty without validation subjects.
         better: Whether its weights are the best so far.
         steps: Each step's record.
+        seconds: What the steps took; validation comes on top.
     """
 
     epoch: int
@@ -46,6 +48,7 @@ class EpochRecord:
     validation: Mapping[str, float]
     better: bool
     steps: tuple[StepRecord, ...]
+    seconds: float = field(default=0.0, compare=False)  # the one thing that differs from time to time
 
 
 def steps_per_epoch(pool: Pool, config: TrainingConfig) -> int:
@@ -67,6 +70,7 @@ def fit(trainee: Trainee, train: Pool, validate: Pool) -> Iterator[EpochRecord]:
         trainee.model.train()
         rate = trainee.learning_rate
         steps: list[StepRecord] = []
+        started = monotonic()
         for draw in _draws(train, config, generator):
             batch = augmented(draw.gather(train), config, generator)
             batch = fabric.to_device(_part(batch, fabric.global_rank, fabric.world_size))
@@ -78,6 +82,7 @@ def fit(trainee: Trainee, train: Pool, validate: Pool) -> Iterator[EpochRecord]:
             trainee.optimizer.step()
             if trainee.cycle is not None:
                 trainee.cycle.step()
+        seconds = monotonic() - started
         validation = validate_on(trainee, validate)
         losses = {name: _mean_of(name, steps) for name in train}
         better = trainee.finish_epoch(_criterion(trainee, validation or losses))
@@ -88,6 +93,7 @@ def fit(trainee: Trainee, train: Pool, validate: Pool) -> Iterator[EpochRecord]:
             validation=validation,
             better=better,
             steps=tuple(steps),
+            seconds=seconds,
         )
 
 

@@ -1,0 +1,77 @@
+import os
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from steelyard.experiments import crews
+from steelyard.experiments.crews import LocalCrew, RayCrew
+from steelyard.experiments.devices import choose_gpu, environment_of, gpus_of_a_run, runs_at_a_time
+
+
+@pytest.mark.parametrize(
+    ("count", "visible", "chosen"),
+    [
+        (0, None, [None, None, None]),
+        (1, None, ["0", "0", "0"]),
+        (2, None, ["0", "1", "0"]),
+        (2, "3, 1", ["3", "1", "3"]),
+        (2, "GPU-a,MIG-b", ["GPU-a", "MIG-b", "GPU-a"]),
+        (1, "2,-1,3", ["2", "2", "2"]),  # CUDA sees what stands before an impossible number
+        (0, "", [None, None, None]),
+    ],
+)
+def test_workers_take_turns_with_the_gpus_that_are_visible(count, visible, chosen):
+    assert [choose_gpu(slot, count=count, visible=visible) for slot in range(3)] == chosen
+
+
+def test_only_runs_on_gpus_are_given_any(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert environment_of(1, "cpu") == environment_of(1, "mps") == {}
+    assert environment_of(1, "auto") == environment_of(3, "cuda") == {"CUDA_VISIBLE_DEVICES": "1"}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    assert environment_of(0, "gpu") == {"CUDA_VISIBLE_DEVICES": "4"}
+
+
+def test_every_worker_starts_with_its_own_gpu_and_a_substitute_with_the_same(monkeypatch):
+    seen = []
+    idle = SimpleNamespace(start=lambda: seen.append(os.environ.get("CUDA_VISIBLE_DEVICES")))
+    pipe = SimpleNamespace(send=lambda _: None, close=lambda: None)
+    context = SimpleNamespace(Pipe=lambda: (pipe, pipe), Process=lambda **_: idle)
+    monkeypatch.setattr(crews, "multiprocessing", SimpleNamespace(get_context=lambda _: context))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    crew = LocalCrew(3, accelerator="cuda")
+    for unit in ("first", "second", "third"):
+        crew.give(unit)
+    crew._workers.pop(1)  # as listening does when one died
+    crew.give("second again")
+    assert seen == ["0", "1", "0", "1"]
+    assert "CUDA_VISIBLE_DEVICES" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "resources", "gpus", "runs"),
+    [
+        ("cpu", {"CPU": 8.0, "GPU": 2.0}, 0, 4),
+        ("auto", {"CPU": 8.0, "GPU": 2.0}, 1, 2),
+        ("cuda", {"CPU": 8.0, "GPU": 16.0}, 1, 4),
+        ("gpu", {"CPU": 8.0}, 0, 4),
+        ("auto", {"CPU": 1.0}, 0, 1),
+    ],
+)
+def test_a_cluster_is_asked_for_what_it_has(monkeypatch, accelerator, resources, gpus, runs):
+    assert gpus_of_a_run(accelerator, resources) == gpus
+    assert runs_at_a_time(resources, threads=2, gpus=gpus) == runs
+    asked = {}
+    ray = SimpleNamespace(
+        init=lambda **_: None,
+        cluster_resources=lambda: resources,
+        remote=lambda **wanted: lambda function: asked.update(wanted) or function,
+    )
+    monkeypatch.setattr(crews, "import_module", lambda _: ray)
+    crew = RayCrew("auto", threads=2, accelerator=accelerator)
+    assert (asked["num_cpus"], asked["num_gpus"], crew.size) == (2, gpus, runs)
+    assert RayCrew("auto", workers=1, threads=2, accelerator=accelerator).size == 1
