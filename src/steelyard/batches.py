@@ -32,10 +32,12 @@ def count_samples(tree: Tree) -> int:
     >>> count_samples((torch.zeros(4, 2), {"mask": torch.ones(4)}))
     4
     """
+    if isinstance(tree, Tensor) and tree.dim():  # counted at every step for every domain, so the shortest way
+        return tree.shape[0]
     leaves = list(_leaves(tree))
-    if arrays := [leaf for leaf in leaves if hasattr(leaf, "__array__") and not isinstance(leaf, Tensor)]:
+    if arrays := [leaf for leaf in leaves if not isinstance(leaf, Tensor) and hasattr(leaf, "__array__")]:
         raise TypeError(f"a batch must hold tensors; got {type(arrays[0]).__name__}. torch.as_tensor makes one of it.")
-    lengths = {len(leaf) for leaf in leaves if _holds_samples(leaf)}
+    lengths = {_length(leaf) for leaf in leaves if _holds_samples(leaf)}
     if len(lengths) != 1:
         found = f"lengths {sorted(lengths)}" if lengths else "no tensor"
         raise ValueError(f"every part of a batch must hold the same number of samples; got {found}.")
@@ -106,7 +108,7 @@ def split_samples(tree: Tree, sizes: Sequence[int]) -> list[Tree]:
             "Pass join=False to run the model once per domain."
         )
     for leaf in leaves:
-        found = len(leaf) if _holds_samples(leaf) else "one for all" if isinstance(leaf, Tensor) else total
+        found = _length(leaf) if _holds_samples(leaf) else "one for all" if isinstance(leaf, Tensor) else total
         if found != total:
             raise ValueError(
                 f"a model run once for all domains must return one output per sample ({total}); got {found}. "
@@ -157,6 +159,10 @@ def _holds_samples(leaf: Any) -> bool:
     return (isinstance(leaf, Tensor) and leaf.dim() > 0) or isinstance(leaf, Samples) or _are_names(leaf)
 
 
+def _length(leaf: Any) -> int:
+    return leaf.shape[0] if isinstance(leaf, Tensor) else len(leaf)
+
+
 def _are_names(tree: Tree) -> bool:
     return isinstance(tree, tuple | list) and bool(tree) and all(isinstance(item, str) for item in tree)
 
@@ -167,7 +173,9 @@ def _is_sequence(tree: Tree) -> bool:
 
 
 def _leaves(tree: Tree) -> Iterable[Any]:
-    if _is_sequence(tree):
+    if isinstance(tree, Tensor):  # the most of them
+        yield tree
+    elif _is_sequence(tree):
         for part in tree:
             yield from _leaves(part)
     elif isinstance(tree, Mapping):
@@ -179,19 +187,21 @@ def _leaves(tree: Tree) -> Iterable[Any]:
 
 def _shape(tree: Tree) -> Any:
     """What must agree for trees to be joined."""
+    if isinstance(tree, Tensor):
+        sizes = tree.shape[1:] if tree.dim() else ("shared", tree.item())
+        return (tree.dtype, tree.device, tree.layout, sizes)
     if _is_sequence(tree):
         return (type(tree), *(_shape(part) for part in tree))
     if isinstance(tree, Mapping):
         return (type(tree), {key: _shape(part) for key, part in tree.items()})
     if isinstance(tree, Samples) or _are_names(tree):
         return type(tree)
-    if isinstance(tree, Tensor):
-        sizes = tree.shape[1:] if tree.dim() else ("shared", tree.item())
-        return (tree.dtype, tree.device, tree.layout, sizes)
     return tree
 
 
 def _map(function: Callable[..., Any], first: Tree, *rest: Tree) -> Tree:
+    if isinstance(first, Tensor):
+        return function(first, *rest)
     if _is_sequence(first):
         parts = [_map(function, *items) for items in zip(first, *rest, strict=True)]
         return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)

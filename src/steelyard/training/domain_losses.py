@@ -90,7 +90,7 @@ def _scalars(losses: dict[str, Tensor]) -> dict[str, Tensor]:
                 f"the loss of domain {name!r} must be one number in a tensor; got {found}. "
                 "A loss with reduction='none' must be averaged."
             )
-    return {name: loss.reshape(()) for name, loss in losses.items()}
+    return {name: loss.reshape(()) if loss.dim() else loss for name, loss in losses.items()}
 
 
 def _check_pair(name: str, pair: Tree) -> None:
