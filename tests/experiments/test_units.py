@@ -149,7 +149,7 @@ def test_the_forecast_follows_from_finished_runs(tmp_path):
     assert shared == pytest.approx(alone / 2)
 
 
-def test_timings_of_before_validation_was_told_apart_are_read_and_kept(tmp_path):
+def test_timings_that_tell_too_little_are_kept_and_not_learned_from(tmp_path):
     units, slices = planned(replace(smoke(), availability=(None,)), subjects=6)
     old = "unet,all,F50-T50,0,0,4,0.7,3.0"
     (tmp_path / "timings.csv").write_text(
@@ -157,10 +157,13 @@ def test_timings_of_before_validation_was_told_apart_are_read_and_kept(tmp_path)
     )
     forecast = Forecast(slices)
     forecast.learn(tmp_path, units)
-    assert forecast.seconds(units[0]) == pytest.approx(2 * 2 * 0.7 + 3.0)
+    assert forecast.seconds(units[0]) is None
     add_timing(tmp_path, units[1], TIMING)
     first, second = read_timings(tmp_path)
     assert (first["seconds_per_step"], first["validation_seconds"], first["evaluation_seconds"]) == ("0.7", "", "3.0")
     assert (second["seconds_per_step"], second["validation_seconds"]) == ("0.5", "0.25")
     forecast.learn(tmp_path, units)
     assert forecast.validation == {("unet", 2): 0.25}
+    assert set(forecast.step.values()) == {0.5}
+    (tmp_path / "timings.csv").write_text("model,availability\nunet,all\n")
+    forecast.learn(tmp_path, units)

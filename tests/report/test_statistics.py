@@ -199,15 +199,38 @@ def test_a_subject_counts_with_the_domains_it_was_tested_in():
     assert {name: round(one.value, 6) for name, one in found.domains.items()} == gain
 
 
-def test_a_fold_that_lacks_a_domain_for_everyone_leaves_the_gains_known():
+def test_the_sum_is_of_the_domains_that_were_compared():
+    # Of two scanners fold 0 has 8 and 2 subjects, fold 1 the reverse, which the method lacks.
+    gain = {"a": 0.05, "b": -0.1}
     rows = [
-        score(method, fold, repeat, f"s{fold}", domain, dsc=0.5 + (method == "Ours-C-25") / 10 + repeat / 9)
+        score(method, fold, repeat, f"s{fold}{at}", domain, dsc=0.5 + (gain[domain] if method == "Ours-C-25" else 0))
+        for method, fold, repeat in itertools.product(("equal", "Ours-C-25"), range(2), range(2))
+        for at in range(10)
+        for domain in ("a" if (at < 8) == (fold == 0) else "b",)
+        if not (method == "Ours-C-25" and fold == 1)
+    ]
+    (found,) = compare_with_baseline(Results(tuple(rows)), QUICK)
+    assert found.total.value == pytest.approx(-0.05)
+    alone = [row for row in rows if row.domain == "a" or row.run.fold == 1]
+    (found,) = compare_with_baseline(Results(tuple(alone)), QUICK)
+    assert math.isnan(found.total.value)
+    assert found.outcome == "cannot be told"
+
+
+def test_a_fold_that_lacks_a_domain_for_everyone_leaves_the_gains_known():
+    level, swing = {"equal": 0.3, "Ours-C-25": 0.43}, {"equal": 0.1, "Ours-C-25": 0.04}
+    rows = [
+        score(method, fold, repeat, f"s{fold}", domain, dsc=level[method] + repeat * (fold + 1) * swing[method])
         for method, fold, repeat in itertools.product(("equal", "Ours-C-25"), range(2), range(2))
         for domain in ("a", "b")[: fold + 1]
     ]
     results = Results(tuple(rows))
     grid = score_grid(results, results.settings[0], "dsc")
-    assert grid.gains("equal")[0][grid.methods.index("Ours-C-25")] == pytest.approx(0.2)
+    at = grid.methods.index("Ours-C-25")
+    assert grid.gains("equal")[0][at] == pytest.approx((0.10 + 0.07) / 2 + 0.07)
+    (found,) = compare_with_baseline(results, QUICK)
+    assert found.spread.value == pytest.approx(grid.gains("equal")[1][at])
+    assert found.spread.value > 0
 
 
 def test_undefined_metrics_leave_their_subjects_out():

@@ -8,7 +8,7 @@ import pytest
 from scored import SETTING, score, tabled
 from steelyard.errors import UserError
 from steelyard.report.cost import Timings, read_timings
-from steelyard.report.evidence import comparisons_csv, write_evidence
+from steelyard.report.evidence import comparisons_csv, write_evidence, write_verdicts
 from steelyard.report.evidence_tables import comparison_tables, result_tables
 from steelyard.report.results import Results, RunKey, Setting
 from steelyard.report.statistics import Settings, compare_with_baseline
@@ -163,6 +163,9 @@ def test_tables_need_no_baseline(tmp_path):
     with pytest.raises(UserError, match="no run of the baseline"):
         write_evidence(tabled({"Ours-C-25": LEVEL}), tmp_path)
     assert (tmp_path / "table-1.md").exists()
+    write_evidence(tabled({"F50-T50": LEVEL, "Ours-C-25": LEVEL}), tmp_path)
+    assert (tmp_path / "verdict.txt").exists()
+    assert write_verdicts((), tmp_path) == []
     assert not (tmp_path / "verdict.txt").exists()
 
 
@@ -178,6 +181,16 @@ def test_tables_need_no_baseline(tmp_path):
 def test_faulty_timings_are_named(tmp_path, row, fault):
     with pytest.raises(UserError, match=fault):
         read_timings(timed(tmp_path, row))
+
+
+def test_steps_timed_with_and_without_validation_are_not_compared(tmp_path):
+    path = tmp_path / "timings.csv"
+    path.write_text(
+        "model,availability,method,fold,repeat,seconds_per_step,validation_seconds\n"
+        "unet,8F,F50-T50,0,0,1.0,\nunet,8F,Ours-C-25,0,0,1.5,0.2\n"
+        "unet,8F,F50-T50,1,0,1.0,0.2\nunet,8F,Ours-C-25,1,0,1.8,0.2\n"
+    )
+    assert read_timings(path).ratio(SETTING, "Ours-C-25", "F50-T50") == pytest.approx(1.8)
 
 
 def test_timings_pair_runs():

@@ -58,6 +58,13 @@ def read_timings(out: Path) -> list[Row]:
         return []
 
 
+def _numbers(row: Row, names: Sequence[str]) -> list[float] | None:
+    try:
+        return [float(str(row.get(name))) for name in names]
+    except ValueError:
+        return None
+
+
 def _is(row: Row, unit: Unit) -> bool:
     return all(str(row.get(name)) == str(value) for name, value in unit.identity.items())
 
@@ -80,21 +87,18 @@ class Forecast:
     _steps: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def learn(self, out: Path, units: Sequence[Unit]) -> None:
-        """Take over what finished runs took.
-
-        Rows without `validation_seconds` are of a time when seconds_per_step had validation in it.
-        """
+        """Take over what finished runs took; rows without `validation_seconds`, as older ones are, tell too little."""
         step: dict[Kind, list[float]] = defaultdict(list)
         validation: dict[tuple[str, int], list[float]] = defaultdict(list)
         judging: dict[str, list[float]] = defaultdict(list)
         named = {tuple(map(str, unit.identity.values())): unit for unit in units}
         for row in read_timings(out):
             unit = named.get(tuple(str(row.get(name)) for name in KEYS))
-            if unit is not None:
-                step[kind_of(unit)].append(float(str(row["seconds_per_step"])))
-                judging[unit.config.model].append(float(str(row["evaluation_seconds"])) / len(unit.split.test))
-                if apart := row.get("validation_seconds"):
-                    validation[validated_as(unit)].append(float(str(apart)))
+            took = _numbers(row, ("seconds_per_step", "validation_seconds", "evaluation_seconds"))
+            if unit is not None and took is not None:
+                step[kind_of(unit)].append(took[0])
+                validation[validated_as(unit)].append(took[1])
+                judging[unit.config.model].append(took[2] / len(unit.split.test))
         self.step.update(_means(step))
         self.validation.update(_means(validation))
         self.judging.update(_means(judging))

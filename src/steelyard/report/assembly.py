@@ -43,7 +43,9 @@ class Scans:
     trusted: tuple[str, ...] = ()
 
 
-def assemble(runs: Sequence[RunRecord], *, scans: Scans | None = None, title: str, lead: str) -> Report:
+def assemble(
+    runs: Sequence[RunRecord], *, scans: Scans | None = None, title: str, lead: str, marked: bool = False
+) -> Report:
     """Return the report on some runs.
 
     Args:
@@ -51,10 +53,12 @@ def assemble(runs: Sequence[RunRecord], *, scans: Scans | None = None, title: st
         scans: Which scans may be shown; none if not given, and then there is no viewer.
         title: Of the page.
         lead: What it is about, in a sentence.
+        marked: Whether titles and file names name the setting even if there is one only, as more may come later.
     """
     settings = by_setting(runs)
+    marks = {setting: f", {setting}" if marked or len(settings) > 1 else "" for setting in settings}
     judged = [run for run in runs if run.subjects]
-    figures = [plate for setting, held in settings.items() for plate in _plates(held, _mark(setting, settings))]
+    figures = [plate for setting, held in settings.items() for plate in _plates(held, marks[setting])]
     shown: list[SubjectPredictions] = []
     note = "Without --data there are no scans here, and no geometry of gradients."
     if scans is not None:
@@ -66,22 +70,18 @@ def assemble(runs: Sequence[RunRecord], *, scans: Scans | None = None, title: st
         lead=lead,
         answer=answer(runs),
         tables=[
-            means_table(held, title=f"Means over the test subjects{_mark(setting, settings)}")
+            means_table(held, title=f"Means over the test subjects{marks[setting]}")
             for setting, held in by_setting(judged).items()
         ],
         figures=[plate for plate in figures if plate.panels],
         subjects=[pack_subject(one) for one in shown],
         subjects_note=note,
         scores=[
-            subjects_table(held, title=f"Every test subject{_mark(setting, settings)}")
+            subjects_table(held, title=f"Every test subject{marks[setting]}")
             for setting, held in by_setting(judged).items()
         ],
         settings=configuration_tables(runs),
     )
-
-
-def _mark(setting: str, settings: dict[str, list[RunRecord]]) -> str:
-    return f", {setting}" if len(settings) > 1 else ""
 
 
 def _plates(runs: Sequence[RunRecord], mark: str) -> Iterator[Plate]:

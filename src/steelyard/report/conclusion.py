@@ -9,9 +9,8 @@ from steelyard.errors import UserError
 from steelyard.imaging.writing import write_text
 from steelyard.report.assembly import Scans, assemble
 from steelyard.report.cost import Timings, read_timings
-from steelyard.report.evidence import write_evidence
+from steelyard.report.evidence import write_tables, write_verdicts
 from steelyard.report.evidence_tables import comparison_tables, result_tables
-from steelyard.report.figures.plate import Plate
 from steelyard.report.kinds import is_learned
 from steelyard.report.page import Report, render_report
 from steelyard.report.results import Results, read_results
@@ -31,21 +30,26 @@ def conclude(out: Path, data: Path, *, trusted: Sequence[str] = (), subjects: in
         subjects: At most so many are in the page's viewer.
     """
     results = read_results(out / "results.csv")
-    verdicts: tuple[Verdict, ...] = ()
-    try:
-        write_evidence(results, out / "tables")
-        verdicts = judge(results)
-        answer = [verdict.overall for verdict in verdicts]
-    except UserError as error:  # without a baseline there is nothing to compare with
-        answer = [str(error)]
+    write_tables(results, out / "tables")
+    verdicts, answer = _judged(results)
+    write_verdicts(verdicts, out / "tables")
     timings = _timings(out)
     answer += filter(None, (timings.sentence(verdict.setting, _compared(verdict)) for verdict in verdicts))
     records = [run for run in read_runs([out / "runs"]) if run.subjects]
     report = _assembled(records, Scans(data=data, subjects=subjects, trusted=tuple(trusted)))
     report = _with_evidence(report, results, verdicts, timings)
     write_text(out / "report.html", render_report(replace(report, answer=answer, failures=_failures(out))))
-    _draw(report.figures, out / "figures")
+    for plate in report.figures:
+        plate.save(out / "figures")
     return answer
+
+
+def _judged(results: Results) -> tuple[tuple[Verdict, ...], list[str]]:
+    try:
+        verdicts = judge(results)
+    except UserError as error:  # without a baseline there is nothing to compare with
+        return (), [str(error)]
+    return verdicts, [verdict.overall for verdict in verdicts]
 
 
 def _assembled(records: Sequence[RunRecord], scans: Scans) -> Report:
@@ -53,9 +57,9 @@ def _assembled(records: Sequence[RunRecord], scans: Scans) -> Report:
     title = "Was learning the weights worth it?"
     lead = f"{len(records)} runs of {', '.join(by_method(records))}."
     try:
-        return assemble(records, scans=scans, title=title, lead=lead)
+        return assemble(records, scans=scans, title=title, lead=lead, marked=True)
     except UserError as error:
-        report = assemble(records, title=title, lead=lead)
+        report = assemble(records, title=title, lead=lead, marked=True)
         return replace(report, subjects_note=f"No scans here, and no geometry of gradients. {error}")
 
 
@@ -70,16 +74,6 @@ def _compared(verdict: Verdict) -> list[tuple[str, str]]:
 def _failures(out: Path) -> list[str]:
     path = out / "failures.csv"
     return [f"Some runs failed; {path.name} says which and why, and the tables are without them."] * path.exists()
-
-
-def _draw(plates: Sequence[Plate], folder: Path) -> None:
-    """Write the figures, and take away those that an earlier call has drawn and this one has not."""
-    drawn = {plate.name for plate in plates}
-    for plate in plates:
-        plate.save(folder)
-    for path in folder.glob("*.*"):
-        if path.suffix in {".svg", ".png"} and path.stem not in drawn:
-            path.unlink()
 
 
 def _timings(out: Path) -> Timings:

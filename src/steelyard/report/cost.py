@@ -18,18 +18,21 @@ class Timings:
 
     Args:
         seconds: By setting and run.
+        whole: Those whose seconds have the rest of an epoch in them, as timings.csv once had; they are compared with
+            each other alone.
     """
 
     seconds: Mapping[tuple[Setting, RunKey], float]
+    whole: frozenset[tuple[Setting, RunKey]] = frozenset()
 
     def ratio(self, setting: Setting, method: str, baseline: str) -> float:
         """Return a method's time per step over the baseline's: the median over folds and repeats that both have."""
-        ratios = [
-            seconds / self.seconds[setting, RunKey(baseline, run.fold, run.repeat)]
-            for (where, run), seconds in sorted(self.seconds.items())
-            if (where, run.method) == (setting, method)
-            and (setting, RunKey(baseline, run.fold, run.repeat)) in self.seconds
-        ]
+        ratios = []
+        for (where, run), seconds in sorted(self.seconds.items()):
+            other = setting, RunKey(baseline, run.fold, run.repeat)
+            alike = ((where, run) in self.whole) == (other in self.whole)
+            if (where, run.method) == (setting, method) and other in self.seconds and alike:
+                ratios.append(seconds / self.seconds[other])
         return median(ratios) if ratios else math.nan
 
     def sentence(self, setting: Setting, pairs: Iterable[tuple[str, str]]) -> str:
@@ -48,12 +51,15 @@ def read_timings(path: Path) -> Timings:
         UserError: The file cannot be read or is no such table, with the line where there is one.
     """
     seconds: dict[tuple[Setting, RunKey], float] = {}
+    whole = set()
     for where, cells in read_table(path, _COLUMNS)[1]:
         key = setting_of(cells), run_of(where, cells)
         if key in seconds:
             raise UserError(f"{where}: {key[0]}, {key[1]} is there twice.")
         seconds[key] = _positive(where, cells["seconds_per_step"])
-    return Timings(seconds)
+        if not cells.get("validation_seconds"):
+            whole.add(key)
+    return Timings(seconds, frozenset(whole))
 
 
 def _positive(where: str, text: str) -> float:

@@ -19,38 +19,47 @@ from steelyard.report.verdict import Verdict, judge
 def write_evidence(results: Results, folder: Path, *, settings: Settings | None = None) -> list[Path]:
     """Write what results show; the same results give the same bytes.
 
-    `table-1`, `table-s1` and `table-s2` as .txt, .csv, .md and .tex (those that have rows), `summary.csv` with their
-    numbers, `comparisons.csv` and `verdict.txt`. The tables need no baseline, so they are written first.
-
     Args:
         results: All rows.
         folder: Where to write.
         settings: What is compared, and how.
 
     Returns:
-        The files.
+        The files of `write_tables` and `write_verdicts`.
 
     Raises:
-        UserError: There is no baseline to compare with, or the folder cannot be written.
+        UserError: There is no baseline to compare with (the tables are then written), or the folder cannot be written.
     """
-    baseline = settings.baseline if settings else None
+    written = write_tables(results, folder, baseline=settings.baseline if settings else None)
+    return sorted([*written, *write_verdicts(judge(results, settings), folder)])
+
+
+def write_tables(results: Results, folder: Path, *, baseline: str | None = None) -> list[Path]:
+    """Write `table-1`, `table-s1` and `table-s2` as .txt, .csv, .md and .tex, and `summary.csv` with their numbers.
+
+    Tables without rows are left out. Without a baseline they lack the gains alone.
+    """
     texts = {"summary.csv": summary_csv(summarise(results, baseline=baseline))}
     for table in (make_table(results, layout, baseline=baseline) for layout in LAYOUTS):
         if table.groups:
             texts |= {f"{table.name}.{suffix}": write(table) for suffix, write in NOTATIONS.items()}
-    _write(folder, texts)
-    verdicts = judge(results, settings)
-    compared = {
-        "comparisons.csv": comparisons_csv([one for verdict in verdicts for one in verdict.comparisons]),
-        "verdict.txt": verdict_text(verdicts),
-    }
-    _write(folder, compared)
-    return [folder / name for name in sorted(texts | compared)]
+    return _write(folder, texts)
 
 
-def _write(folder: Path, texts: Mapping[str, str]) -> None:
-    for name, text in texts.items():
+def write_verdicts(verdicts: Sequence[Verdict], folder: Path) -> list[Path]:
+    """Write `comparisons.csv` and `verdict.txt`; without any verdict, take away what an earlier call has written."""
+    if not verdicts:
+        for name in ("comparisons.csv", "verdict.txt"):
+            (folder / name).unlink(missing_ok=True)
+        return []
+    comparisons = [one for verdict in verdicts for one in verdict.comparisons]
+    return _write(folder, {"comparisons.csv": comparisons_csv(comparisons), "verdict.txt": verdict_text(verdicts)})
+
+
+def _write(folder: Path, texts: Mapping[str, str]) -> list[Path]:
+    for name, text in sorted(texts.items()):
         write_bytes(folder / name, text.encode())
+    return [folder / name for name in sorted(texts)]
 
 
 def verdict_text(verdicts: Sequence[Verdict]) -> str:

@@ -56,11 +56,14 @@ def _row(one: Comparison, timings: Timings) -> list[str]:
     time = timings.ratio(one.setting, one.method, one.against)
     return [
         *(one.method, one.against, ranged(one.total), *map(ranged, one.domains.values())),
-        *(str(one.subjects), str(one.pairs), probability(one.corrected).removeprefix("p "), _number(one.dz, "+.2f")),
-        *(one.outcome, ranged(one.spread) if one.spread else "–"),
-        "–" if math.isnan(one.spread_corrected) else probability(one.spread_corrected).removeprefix("p "),
+        *(str(one.subjects), str(one.pairs), _p(one.p, one.corrected), _number(one.dz, "+.2f"), one.outcome),
+        *((ranged(one.spread), _p(one.spread.p, one.spread_corrected)) if one.spread else ("–", "–")),
         f"{time:.2f} ×" if math.isfinite(time) else "–",
     ]
+
+
+def _p(raw: float, corrected: float) -> str:
+    return "–" if math.isnan(raw) else probability(corrected).removeprefix("p ").removeprefix("= ")
 
 
 def _number(value: float, how: str) -> str:

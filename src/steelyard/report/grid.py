@@ -56,16 +56,27 @@ class ScoreGrid:
         scores: Array = self.values[self.methods.index(method)]
         return scores
 
-    def summed(self, scores: Array) -> Array:
+    def summed(self, scores: Array, *, among: NDArray[np.bool_] | None = None) -> Array:
         """Return scores by domain, unit and repeat summed over the domains, by unit and repeat.
 
-        A unit is summed over the domains it was tested in, each raised as much as there are units without it, so that
-        the mean over all units is the sum of the domains' means even where nobody was tested in all of them.
+        A unit is summed over the domains it was tested in, each multiplied by how many units there are for one that has
+        it, so that the mean over units is the sum of the domains' means even where nobody was tested in all of them.
+
+        Args:
+            scores: By domain, unit and repeat.
+            among: The units that count; all if not given. Others are NaN, and so is everything where no unit is left
+                of some domain.
         """
-        units, held = int(self.tested.any(axis=0).sum()), self.tested.sum(axis=1)
-        raised = self.tested * (units / np.maximum(held, 1))[:, None]
-        total: Array = (np.where(self.tested[:, :, None], scores, 0.0) * raised[:, :, None]).sum(axis=0)
-        return total
+        known = np.isfinite(scores) | ~self.tested[:, :, None]
+        counted = np.asarray(known.all(axis=0)).any(axis=1)
+        if among is not None:
+            counted = counted & among
+        held = (self.tested & counted).sum(axis=1)
+        if not held.all():
+            return np.full(scores.shape[1:], math.nan)
+        factor = (counted.sum() / held)[:, None, None]
+        total: Array = (np.where(self.tested[:, :, None], scores, 0.0) * factor).sum(axis=0)
+        return np.where(np.asarray(counted)[:, None], total, math.nan)
 
     @cached_property
     def run_means(self) -> Array:

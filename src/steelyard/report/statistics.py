@@ -157,7 +157,7 @@ def _with_best_fixed(grid: ScoreGrid, fixed: Sequence[str]) -> ScoreGrid:
     chosen = np.full(grid.values.shape[1:], math.nan)
     for group in np.unique(groups):
         others = groups != group
-        totals = [sign * float(mean(mean(grid.summed(grid.of(name))[others], axis=1), axis=0)) for name in fixed]
+        totals = [sign * float(mean(mean(grid.summed(grid.of(name), among=others), axis=1), axis=0)) for name in fixed]
         if not all(map(math.isnan, totals)):
             best = fixed[int(np.nanargmax(totals))]
             chosen[:, ~others] = grid.of(best)[:, ~others]
