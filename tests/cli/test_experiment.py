@@ -177,6 +177,12 @@ def tree(folder):
     return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in found}
 
 
+def test_single_domain_methods_that_are_asked_for_are_run_with_the_networks_asked_for(cohort, tmp_path, capsys):
+    asked = ("--methods", "flair-only", "--models", "lightweight", "--dry-run")
+    assert main(["experiment", "smoke", str(cohort), str(tmp_path / "out"), *asked]) == 0
+    assert "lightweight" in capsys.readouterr().err
+
+
 def test_a_dry_run_tells_and_writes_nothing(cohort, undisturbed, tmp_path, capsys):
     new = tmp_path / "new"
     assert main(experiment(cohort, new, "--dry-run")) == 0
@@ -228,7 +234,6 @@ def test_a_dry_run_asks_the_cluster_for_its_size(cohort, undisturbed, monkeypatc
         (("--workers", "999"), "999 workers of 1 threads need 999 cores"),
         (("--availability", "5F"), "availability 5F, fold 0: 5 of the training subjects"),
         (("--availability", "2T"), "only flair scans can be made scarce; write 2F"),
-        (("--methods", "flair-only", "--models", "lightweight"), "these options leave no run"),
         (("--domains", "flair@A", "t1"), "participants.tsv: there is no such file"),
     ],
 )

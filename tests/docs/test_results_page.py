@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from steelyard.report.evidence import verdict_text
+from steelyard.report.results import read_results
+from steelyard.report.verdict import judge
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SECTIONS = [part for part in (DOCS / "results.md").read_text().split("\n## ")[1:] if "](results/" in part]
 NUMBER = re.compile(r"\d\.\d{3} ± \d\.\d{3}")
@@ -35,3 +39,11 @@ def test_every_mean_is_that_of_the_tables(section):
     for method, cells in shown:
         of_method = [written(row) for row in summaries if row["method"] == method]
         assert any(set(cells) <= there for there in of_method), (method, cells)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((DOCS / "results").glob("*/tables/verdict.txt")), ids=lambda path: path.parts[-3]
+)
+def test_verdicts_are_what_the_results_give(path):
+    results = read_results(path.parents[1] / "results.csv")
+    assert verdict_text(judge(results)) == path.read_text()

@@ -183,6 +183,7 @@ class Experiment(Command):
             training=with_settings(training, self.set),
             models=self.models or design.models,
             methods=methods,
+            single_domain_models=(self.models or design.models) if self.methods else design.single_domain_models,
             availability=tuple(read_availability(one, scarce=design.scarce) for one in self.availability)
             or design.availability,
             folds=design.folds if self.folds is None else self.folds,
@@ -194,8 +195,6 @@ class Experiment(Command):
 
 
 def _announce(units: "list[Unit]") -> str:
-    if not units:
-        raise UserError("these options leave no run; single-domain methods are run with the U-Net only.")
     done = sum(unit.done for unit in units)
     return f"{len(units)} runs in all, {done} done, {len(units) - done} to do"
 

@@ -3,6 +3,7 @@
 import re
 
 from steelyard.imaging.segmentation.methods import PAPER
+from steelyard.imaging.segmentation.networks import NAMES
 
 BASELINES = ("F50-T50", "equal")
 """The methods that others are held against, if there are any of them: the first that was run."""
@@ -74,6 +75,15 @@ def method_order(method: str) -> tuple[int, object]:
     if method in BASELINES:
         return (-1, natural(method))
     return (PAPER.index(method) if method in PAPER else len(PAPER), natural(method))
+
+
+def model_order(model: str) -> tuple[int, str]:
+    """Return a key that sorts networks as the paper's tables do, and others after them by name.
+
+    >>> sorted(["monai:UNet", "lightweight", "unet"], key=model_order)
+    ['unet', 'lightweight', 'monai:UNet']
+    """
+    return (list(NAMES).index(model) if model in NAMES else len(NAMES), model)
 
 
 def column_suffixes(domains: tuple[str, ...]) -> dict[str, str]:

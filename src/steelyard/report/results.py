@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from steelyard.errors import UserError
-from steelyard.report.kinds import BASELINES, METRICS, UNBOUNDED, method_order, natural
+from steelyard.report.kinds import BASELINES, METRICS, UNBOUNDED, method_order, model_order, natural
 from steelyard.report.runs import RunRecord
 
 KEYS = ("model", "availability", "method", "fold", "repeat", "subject", "domain")
@@ -105,7 +105,9 @@ class Results:
     def settings(self) -> tuple[Setting, ...]:
         """The settings: by model, then from much data to little."""
         found = {row.setting for row in self.rows}
-        return tuple(sorted(found, key=lambda one: (one.model, one.availability != "all", _descending(one))))
+        return tuple(
+            sorted(found, key=lambda one: (model_order(one.model), one.availability != "all", _descending(one)))
+        )
 
     @cached_property
     def metrics(self) -> tuple[str, ...]:
