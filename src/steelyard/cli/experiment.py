@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from steelyard.cli.command import Command, say
-from steelyard.errors import UserError
 
 if TYPE_CHECKING:
     from steelyard.experiments.crews import Crew, News
