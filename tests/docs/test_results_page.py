@@ -20,7 +20,7 @@ def rows(section):
     for line in section.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("|") and (held := [cell for cell in cells if NUMBER.fullmatch(cell)]):
-            yield cells[0], held
+            yield cells[0].partition(",")[0], held
 
 
 def written(row):
