@@ -9,7 +9,7 @@ from pathlib import Path
 from steelyard.errors import UserError
 from steelyard.imaging.bids import Dataset, Subject
 from steelyard.imaging.segmentation.data import read_prepared
-from steelyard.report.comparison import BASELINE, answer, best_method, means_table, rivals, subjects_table
+from steelyard.report.comparison import answer, baseline_of, best_method, means_table, rivals, subjects_table
 from steelyard.report.configuration import configuration_tables
 from steelyard.report.figures.geometry import geometry_plate
 from steelyard.report.figures.learning import learning_plate
@@ -130,7 +130,7 @@ def _shown(runs: Sequence[RunRecord], dataset: Dataset, scans: Scans) -> tuple[l
 
 def _interesting(runs: Sequence[RunRecord]) -> tuple[str, ...]:
     methods = list(by_method(runs))
-    base = BASELINE if BASELINE in methods else methods[0]
+    base = baseline_of(methods)
     others = rivals(runs, base)
     return (base, best_method(runs, others)) if others else (base,)
 

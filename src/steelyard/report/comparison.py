@@ -1,16 +1,13 @@
 """What a few runs reached, in plain numbers: a table of means and a sentence."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import isinf, isnan
 from statistics import fmean
 
 from steelyard.report.figures.plate import titled
-from steelyard.report.kinds import column_suffixes, weights_that_tell
+from steelyard.report.kinds import BASELINES, column_suffixes, weights_that_tell
 from steelyard.report.page import Table
 from steelyard.report.runs import RunRecord, by_method, by_setting, mean_and_spread
-
-BASELINE = "F50-T50"
-"""What the others are compared with."""
 
 _SUFFIXES = "-F: judged on FLAIR, -T: on T1. "
 _METRICS = (("dsc", "DSC", 3), ("auc", "AUC", 3), ("lesion_f1", "lesion F1", 3))
@@ -50,7 +47,7 @@ def answer(runs: Sequence[RunRecord]) -> list[str]:
     settings = by_setting(run for run in runs if run.metrics)
     for setting, held in settings.items():
         methods = by_method(held)
-        base = BASELINE if BASELINE in methods else next(iter(methods))
+        base = baseline_of(methods)
         others = rivals(held, base)
         start = f"{setting}: " if len(settings) > 1 else ""
         if not others:
@@ -63,6 +60,11 @@ def answer(runs: Sequence[RunRecord]) -> list[str]:
         )
         lines.append(f"{start}{best} against {base}, mean Dice: {gains} ({_said(methods[best])}).")
     return [*lines, _caution(runs)] if lines else ["No run here has been evaluated yet."]
+
+
+def baseline_of(methods: Collection[str]) -> str:
+    """Return what the others are compared with: F50-T50 or equal weights, else the first."""
+    return next((name for name in BASELINES if name in methods), next(iter(methods)))
 
 
 def rivals(runs: Sequence[RunRecord], base: str) -> list[str]:

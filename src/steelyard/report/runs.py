@@ -12,9 +12,8 @@ from torch import nn
 
 from steelyard.errors import UserError
 from steelyard.imaging.segmentation.config import TrainingConfig
-from steelyard.imaging.segmentation.methods import PAPER
 from steelyard.imaging.segmentation.run import CONFIG, EPOCHS, METRICS, STEPS, RunDirectory
-from steelyard.report.kinds import model_order
+from steelyard.report.kinds import method_order, model_order
 
 Row = dict[str, str]
 _OF_A_GRID = r"fold-\d+_repeat-\d+"  # experiments keep runs as SETTING/METHOD/fold-0_repeat-0
@@ -123,7 +122,7 @@ def read_runs(places: Iterable[Path]) -> list[RunRecord]:
     for run in runs:
         if run.config.domains != runs[0].config.domains:
             raise UserError(f"{run.path}: serves other domains than {runs[0].path}; they are two reports.")
-    return sorted(runs, key=lambda run: (model_order(run.config.model), run.setting, _method(run)))
+    return sorted(runs, key=lambda run: (model_order(run.config.model), run.setting, method_order(run.method)))
 
 
 def by_method(runs: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
@@ -151,10 +150,6 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
     finite = [value for value in values if isfinite(value)]
     mean = fmean(finite) if finite else float("nan")
     return mean, stdev(finite) if len(finite) > 1 else float("nan")
-
-
-def _method(run: RunRecord) -> tuple[int, str]:
-    return PAPER.index(run.method) if run.method in PAPER else len(PAPER), run.method
 
 
 def _rows(path: Path) -> list[Row]:
