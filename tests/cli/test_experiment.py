@@ -142,6 +142,11 @@ def test_results_without_weights_still_have_tables_figures_and_a_page(cohort, un
     assert "what a step took: Ours-C-25" in capsys.readouterr().err
 
 
+def test_the_report_command_makes_the_page_of_an_experiment_anew(cohort, undisturbed, tmp_path):
+    assert main(["report", str(undisturbed), "--data", str(cohort), "--out", str(tmp_path / "page.html")]) == 0
+    assert (tmp_path / "page.html").read_bytes() == (undisturbed / "report.html").read_bytes()
+
+
 def test_what_is_done_is_not_done_again(cohort, undisturbed, capsys):
     before = stamps(undisturbed)
     assert main(experiment(cohort, undisturbed)) == 0

@@ -9,6 +9,7 @@ from steelyard.imaging.segmentation.config import TrainingConfig
 from steelyard.report.agreement import curve_agreement, over_runs
 from steelyard.report.agreement_table import as_json, as_markdown
 from steelyard.report.runs import RunRecord
+from steelyard.report.steps import gather_steps
 from steelyard.report.vote_agreement import Cast, Trace, cohens_kappa, correlation, read_trace, vote_agreement
 
 
@@ -73,7 +74,7 @@ def test_three_domains_are_compared_two_by_two():
 
 def run(tmp_path, curve):
     steps = [{"weight_flair": str(weight), "weight_t1": str(1 - weight)} for weight in curve]
-    return RunRecord(tmp_path, TrainingConfig(method="Ours-C-25"), [], steps, [])
+    return RunRecord(tmp_path, TrainingConfig(method="Ours-C-25"), [], gather_steps(steps), [])
 
 
 def test_curves_are_compared_over_the_steps_that_both_took(tmp_path):

@@ -1,5 +1,6 @@
 import csv
 import json
+import pickle
 import shutil
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from steelyard.report.comparison import answer, means_table, rivals, subjects_ta
 from steelyard.report.configuration import configuration_tables
 from steelyard.report.predictions import predict_on
 from steelyard.report.runs import by_setting, mean_and_spread, read_run, read_runs
+from steelyard.report.steps import gather_steps
 from steelyard.report.viewer import pack_subject
 
 
@@ -85,6 +87,14 @@ def test_a_metric_that_one_subject_lacks_leaves_the_others_in(records):
     assert rows["sub-none"][4] == "–"
 
 
+def test_a_thousand_steps_take_few_bytes():
+    rows = ({"weight_flair": "0.25", "weight_t1": "0.75", "vote": "t1", "loss_t1": f"{step}.5"} for step in range(1000))
+    steps = gather_steps(rows)
+    assert steps.count == 1000
+    assert steps.weights["t1"][-1] == 0.75
+    assert len(pickle.dumps(steps)) < 12_000  # two weights and a vote in ten bytes a step
+
+
 def test_code_of_others_is_run_only_if_the_user_named_it(records, tmp_path):
     path = shutil.copytree(records[0].path, tmp_path / "run")
     config = json.loads((path / "config.json").read_text())
@@ -124,6 +134,10 @@ def test_damaged_and_missing_runs_are_named(records, tmp_path):
     shutil.copytree(records[0].path, tmp_path / "run")
     (tmp_path / "run" / "metrics.csv").write_text("subject,domain,part,dsc\na,flair,test,high\n")
     with pytest.raises(UserError, match="its tables are damaged"):
+        read_run(tmp_path / "run")
+    shutil.copy(records[0].path / "metrics.csv", tmp_path / "run")
+    (tmp_path / "run" / "steps.csv").write_text("step,weight_flair,vote\n0,much,flair\n")
+    with pytest.raises(UserError, match=r"its tables are damaged .*much"):
         read_run(tmp_path / "run")
     with pytest.raises(UserError, match="this is no run directory"):
         read_run(tmp_path / "nothing")

@@ -21,6 +21,7 @@ from steelyard.report.figures.weights import weights_plate
 from steelyard.report.geometry import draw_batch, measure_geometry
 from steelyard.report.predictions import predict_on
 from steelyard.report.runs import RunRecord, by_method, read_runs
+from steelyard.report.steps import Steps, gather_steps
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def test_the_posterior_of_the_votes_is_the_one_the_run_took_its_weights_from(rec
 
 def test_the_window_forgets_old_votes(records):
     steps = [{"vote": "flair"}] * 30 + [{"vote": ""}] + [{"vote": "t1"}] * 25
-    run = RunRecord(records[-1].path, records[-1].config, [], steps, [])
+    run = RunRecord(records[-1].path, records[-1].config, [], gather_steps(steps), [])
     counted = [posterior.concentration for posterior in posteriors(run)]
     assert counted[0] == (6.0, 5.0)
     assert counted[29] == counted[30] == (30.0, 5.0)
@@ -135,7 +136,7 @@ def test_the_geometry_states_what_was_measured(records, cohort, measured):
     plate = geometry_plate(measured, method="Ours-C-25")
     assert f"{hypot(*measured.gradients[0]):.3g}" in plate.caption
     assert len(plate.figure().axes[0].texts) == 4
-    single = RunRecord(records[0].path, type(records[0].config)(method="t1-only"), [], [], [])
+    single = RunRecord(records[0].path, type(records[0].config)(method="t1-only"), [], Steps(), [])
     with pytest.raises(UserError, match="a run on one domain"):
         measure_geometry(single, read_prepared(cohort))
 

@@ -6,6 +6,7 @@ from scored import SETTING, score, tabled
 from steelyard.errors import UserError
 from steelyard.report.results import Results, RunKey, Setting, read_results, results_of_runs
 from steelyard.report.runs import RunRecord
+from steelyard.report.steps import Steps
 
 HEADER = "model,availability,method,fold,repeat,subject,domain,dsc,auc\n"
 ROW = "unet,8F,F50-T50,0,1,sub-01,flair,0.5,0.9\n"
@@ -111,7 +112,7 @@ def record(tmp_path, method, seed, subjects, part="test"):
         for name in subjects
         for domain in ("flair", "t1")
     ]
-    return RunRecord(tmp_path / f"{method}-{seed}-{subjects}", Config(method, seed), [], [], rows)
+    return RunRecord(tmp_path / f"{method}-{seed}-{subjects}", Config(method, seed), [], Steps(), rows)
 
 
 def test_run_directories_become_results(tmp_path):

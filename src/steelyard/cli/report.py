@@ -18,7 +18,7 @@ class Report(Command):
     """
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """Run directories, or folders that hold some, such as the one of an experiment."""
+    """Run directories, or folders that hold some; the folder of an experiment gives its tables and statistics, too."""
     data: Path | None = None
     """The derivatives that `steelyard preprocess` left; without them there are no scans on the page."""
     out: Path = Path("report.html")
@@ -36,6 +36,7 @@ class Report(Command):
         """Read, predict, draw, write."""
         from steelyard.imaging.writing import write_text
         from steelyard.report.assembly import Scans, assemble
+        from steelyard.report.conclusion import is_experiment, report_on
         from steelyard.report.page import render_report
         from steelyard.report.runs import by_method, read_runs
 
@@ -43,7 +44,6 @@ class Report(Command):
             raise UserError("name at least one run directory.")
         if self.subjects < 1:
             raise UserError(f"subjects must be at least 1; got {self.subjects}.")
-        records = read_runs(self.runs)
         scans = None
         if self.data is not None:
             scans = Scans(
@@ -52,13 +52,13 @@ class Report(Command):
                 methods=self.methods,
                 trusted=() if self.model is None else (self.model,),
             )
-        methods = by_method(records)
-        report = assemble(
-            records,
-            scans=scans,
-            title="One network for several domains",
-            lead=f"{_count(len(records), 'run')} of {_count(len(methods), 'method')}: {', '.join(methods)}.",
-        )
+        if len(self.runs) == 1 and is_experiment(self.runs[0]):
+            report = report_on(self.runs[0], scans)
+        else:
+            records = read_runs(self.runs)
+            methods = by_method(records)
+            lead = f"{_count(len(records), 'run')} of {_count(len(methods), 'method')}: {', '.join(methods)}."
+            report = assemble(records, scans=scans, title="One network for several domains", lead=lead)
         write_text(self.out, text := render_report(report))
         if self.figures is not None:
             for plate in report.figures:

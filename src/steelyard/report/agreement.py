@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -13,7 +12,7 @@ import numpy as np
 from steelyard.errors import UserError
 from steelyard.imaging.segmentation.methods import amortised
 from steelyard.report.bootstrap import Design, Estimate, estimate_mean
-from steelyard.report.cost import Timings, read_timings
+from steelyard.report.cost import timings_of
 from steelyard.report.kinds import method_order
 from steelyard.report.results import Results, RunKey, Setting, read_results
 from steelyard.report.runs import RunRecord, read_runs
@@ -104,7 +103,7 @@ def agreement_rows(variants: Variants) -> list[Row]:
     Raises:
         UserError: A table is damaged.
     """
-    timings = _timings(variants.out)
+    timings = timings_of(variants.out)
     found = compare_with_baseline(variants.results, Settings(baseline=variants.exact))
     scores = {(one.setting, one.method): one for one in found}
     rows = []
@@ -155,12 +154,6 @@ def _key(record: RunRecord) -> tuple[Setting, RunKey]:
     return setting, RunKey(record.method, int(fold[1]), record.config.seed)
 
 
-def _timings(out: Path) -> Timings:
-    with suppress(UserError):  # where no run was timed
-        return read_timings(out / "timings.csv")
-    return Timings({})
-
-
 def _traces(variants: Variants, setting: Setting) -> list[tuple[Trace, bool]]:
     """Return the votes of every retraced run, and whether it came to the bits that the run itself wrote down."""
     traces = []
@@ -168,14 +161,8 @@ def _traces(variants: Variants, setting: Setting) -> list[tuple[Trace, bool]]:
         if (path := variants.votes_of(record)).exists():
             trace = read_trace(path)
             exact = [cast.hypothetical for cast in trace.casts.get(variants.exact, ())]
-            traces.append((trace, exact == _written(record)[: len(exact)]))
+            traces.append((trace, exact == record.hypothetical()[: len(exact)]))
     return traces
-
-
-def _written(record: RunRecord) -> list[tuple[float, ...]]:
-    names = [f"hypothetical_{name}" for name in record.config.trained]
-    cells = [[row.get(name, "") for name in names] for row in record.steps]
-    return [tuple(map(float, row)) if all(row) else () for row in cells]
 
 
 def _votes(traces: Sequence[tuple[Trace, bool]], exact: str, method: str) -> Row:

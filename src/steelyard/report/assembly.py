@@ -146,6 +146,6 @@ def _pictured(shown: Sequence[SubjectPredictions]) -> Iterator[Plate]:
 
 def _measured(runs: Sequence[RunRecord], dataset: Dataset, scans: Scans) -> Iterator[Plate]:
     """Yield the geometry of the last run that trained on both domains."""
-    both = [run for run in runs if len(run.config.trained) > 1 and run.steps]
+    both = [run for run in runs if len(run.config.trained) > 1 and run.steps.count]
     for run in both[-1:]:
         yield geometry_plate(measure_geometry(run, dataset, trusted=scans.trusted), method=run.method)

@@ -1,21 +1,36 @@
 """What an experiment ends with: tables, figures and a page from its finished runs alone."""
 
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from steelyard.errors import UserError
 from steelyard.imaging.writing import write_text
 from steelyard.report.assembly import Scans, assemble
-from steelyard.report.cost import Timings, read_timings
+from steelyard.report.cost import timings_of
 from steelyard.report.evidence import write_tables, write_verdicts
 from steelyard.report.evidence_tables import comparison_tables, result_tables
 from steelyard.report.kinds import is_learned
 from steelyard.report.page import Report, render_report
 from steelyard.report.results import Results, read_results
-from steelyard.report.runs import RunRecord, by_method, read_runs
+from steelyard.report.runs import by_method, read_runs
 from steelyard.report.verdict import Verdict, judge
+
+RESULTS, RUNS = "results.csv", "runs"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What results show; where there is no baseline to compare with, there are no verdicts, and `said` is why."""
+
+    results: Results
+    verdicts: tuple[Verdict, ...]
+    said: list[str]
+
+
+def is_experiment(folder: Path) -> bool:
+    """Whether a folder is one that `steelyard experiment` has finished at least once."""
+    return (folder / RESULTS).is_file() and (folder / RUNS).is_dir()
 
 
 def conclude(out: Path, data: Path, *, trusted: Sequence[str] = (), subjects: int = 6) -> list[str]:
@@ -29,42 +44,53 @@ def conclude(out: Path, data: Path, *, trusted: Sequence[str] = (), subjects: in
         trusted: Import paths of networks that are not ours, from the user.
         subjects: At most so many are in the page's viewer.
     """
-    results = read_results(out / "results.csv")
+    results = read_results(out / RESULTS)
     write_tables(results, out / "tables")
-    verdicts, answer = _judged(results)
-    write_verdicts(verdicts, out / "tables")
-    timings = _timings(out)
-    answer += filter(None, (timings.sentence(verdict.setting, _compared(verdict)) for verdict in verdicts))
-    records = [run for run in read_runs([out / "runs"]) if run.subjects]
-    report = _assembled(records, Scans(data=data, subjects=subjects, trusted=tuple(trusted)))
-    report = _with_evidence(report, results, verdicts, timings)
-    write_text(out / "report.html", render_report(replace(report, answer=answer, failures=_failures(out))))
+    evidence = _weigh(results)
+    write_verdicts(evidence.verdicts, out / "tables")
+    try:
+        report = report_on(out, Scans(data=data, subjects=subjects, trusted=tuple(trusted)), evidence)
+    except UserError as error:  # where scans or networks cannot be had, without what is made from them
+        note = f"No scans here, and no geometry of gradients. {error}"
+        report = replace(report_on(out, None, evidence), subjects_note=note)
+    write_text(out / "report.html", render_report(report))
     for plate in report.figures:
         plate.save(out / "figures")
-    return answer
+    return list(report.answer)
 
 
-def _judged(results: Results) -> tuple[tuple[Verdict, ...], list[str]]:
+def report_on(out: Path, scans: Scans | None, evidence: Evidence | None = None) -> Report:
+    """Return the page of an experiment: the answer, the paper's tables, comparisons, figures and subjects.
+
+    Args:
+        out: The experiment's folder.
+        scans: Which scans may be shown.
+        evidence: What its results show, if that is known already.
+
+    Raises:
+        UserError: The folder is damaged, or the scans cannot be shown.
+    """
+    evidence = evidence or _weigh(read_results(out / RESULTS))
+    records = [run for run in read_runs([out / RUNS]) if run.subjects]
+    lead = f"{len(records)} runs of {', '.join(by_method(records))}."
+    report = assemble(records, scans=scans, title="Was learning the weights worth it?", lead=lead, marked=True)
+    timings = timings_of(out)
+    costs = (timings.sentence(verdict.setting, _compared(verdict)) for verdict in evidence.verdicts)
+    found = [*result_tables(evidence.results), *comparison_tables(evidence.verdicts, timings)]
+    return replace(
+        report,
+        answer=[*evidence.said, *filter(None, costs)],
+        tables=[*found, *report.tables],
+        failures=_failures(out),
+    )
+
+
+def _weigh(results: Results) -> Evidence:
     try:
         verdicts = judge(results)
-    except UserError as error:  # without a baseline there is nothing to compare with
-        return (), [str(error)]
-    return verdicts, [verdict.overall for verdict in verdicts]
-
-
-def _assembled(records: Sequence[RunRecord], scans: Scans) -> Report:
-    """Return the report; where scans or networks cannot be had, without what is made from them."""
-    title = "Was learning the weights worth it?"
-    lead = f"{len(records)} runs of {', '.join(by_method(records))}."
-    try:
-        return assemble(records, scans=scans, title=title, lead=lead, marked=True)
     except UserError as error:
-        report = assemble(records, title=title, lead=lead, marked=True)
-        return replace(report, subjects_note=f"No scans here, and no geometry of gradients. {error}")
-
-
-def _with_evidence(report: Report, results: Results, verdicts: Sequence[Verdict], timings: Timings) -> Report:
-    return replace(report, tables=[*result_tables(results), *comparison_tables(verdicts, timings), *report.tables])
+        return Evidence(results, (), [str(error)])
+    return Evidence(results, verdicts, [verdict.overall for verdict in verdicts])
 
 
 def _compared(verdict: Verdict) -> list[tuple[str, str]]:
@@ -74,9 +100,3 @@ def _compared(verdict: Verdict) -> list[tuple[str, str]]:
 def _failures(out: Path) -> list[str]:
     path = out / "failures.csv"
     return [f"Some runs failed; {path.name} says which and why, and the tables are without them."] * path.exists()
-
-
-def _timings(out: Path) -> Timings:
-    with suppress(UserError):  # where no run was timed
-        return read_timings(out / "timings.csv")
-    return Timings({})

@@ -21,7 +21,7 @@ def configuration_tables(runs: Sequence[RunRecord]) -> list[Table]:
             title="Runs",
             headings=["run", "epochs", "steps", "test subjects"],
             rows=[
-                ["/".join(run.path.parts[-3:]), str(len(run.epochs)), str(len(run.steps)), ", ".join(run.subjects)]
+                ["/".join(run.path.parts[-3:]), str(len(run.epochs)), str(run.steps.count), ", ".join(run.subjects)]
                 for run in runs
             ],
         ),

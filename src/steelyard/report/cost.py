@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -60,6 +61,13 @@ def read_timings(path: Path) -> Timings:
         if not cells.get("validation_seconds"):
             whole.add(key)
     return Timings(seconds, frozenset(whole))
+
+
+def timings_of(out: Path) -> Timings:
+    """Return the timings of an experiment's runs; none where no run was timed."""
+    with suppress(UserError):
+        return read_timings(out / "timings.csv")
+    return Timings({})
 
 
 def _positive(where: str, text: str) -> float:

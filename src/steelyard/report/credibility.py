@@ -22,7 +22,7 @@ def posteriors(run: RunRecord) -> Iterator[DirichletPosterior]:
     domains = run.config.trained
     weighting.start(len(domains))
     window: deque[str] = deque(maxlen=weighting.window)
-    for vote in run.votes():
+    for vote in run.steps.votes():
         if vote:
             window.append(vote)
         yield DirichletPosterior(

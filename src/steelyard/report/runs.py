@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -14,6 +14,7 @@ from steelyard.errors import UserError
 from steelyard.imaging.segmentation.config import TrainingConfig
 from steelyard.imaging.segmentation.run import CONFIG, EPOCHS, METRICS, STEPS, RunDirectory
 from steelyard.report.kinds import method_order, model_order
+from steelyard.report.steps import Steps, gather_steps
 
 Row = dict[str, str]
 _OF_A_GRID = r"fold-\d+_repeat-\d+"  # experiments keep runs as SETTING/METHOD/fold-0_repeat-0
@@ -27,14 +28,14 @@ class RunRecord:
         path: Its folder.
         config: What it is.
         epochs: The rows of epochs.csv.
-        steps: The rows of steps.csv.
+        steps: What steps.csv says of weights and votes.
         metrics: The rows of metrics.csv; none if the run was not evaluated.
     """
 
     path: Path
     config: TrainingConfig
     epochs: list[Row]
-    steps: list[Row]
+    steps: Steps
     metrics: list[Row]
 
     @property
@@ -76,13 +77,15 @@ class RunRecord:
         )
         return next(held, float("nan"))
 
-    def weights(self, domain: str) -> list[float]:
+    def weights(self, domain: str) -> Sequence[float]:
         """Return a domain's weight after every step; none for a domain that was not trained on."""
-        return [float(row[f"weight_{domain}"]) for row in self.steps if f"weight_{domain}" in row]
+        return self.steps.weights.get(domain, ())
 
-    def votes(self) -> list[str]:
-        """Return the domain that each step voted for; an empty name where none did."""
-        return [row.get("vote") or "" for row in self.steps]
+    def hypothetical(self) -> list[tuple[float, ...]]:
+        """Read the domains' hypothetical losses at every step; an empty tuple where no vote was due."""
+        names = [f"hypothetical_{name}" for name in self.config.trained]
+        cells = [[row.get(name, "") for name in names] for row in _rows(self.path / STEPS)]
+        return [tuple(map(float, row)) if all(row) else () for row in cells]
 
     def validation(self, domain: str) -> list[float]:
         """Return a domain's validation loss after every epoch."""
@@ -96,11 +99,12 @@ def read_run(path: Path) -> RunRecord:
         UserError: It is none, or a file in it is damaged.
     """
     config = RunDirectory(path).config
-    record = RunRecord(path, config, *(_rows(path / name) for name in (EPOCHS, STEPS, METRICS)))
     try:
+        steps = gather_steps(_rows(path / STEPS))
+        record = RunRecord(path, config, list(_rows(path / EPOCHS)), steps, list(_rows(path / METRICS)))
         _ = record.subjects
         for domain in config.domains:
-            _ = record.scores(domain), record.weights(domain), record.validation(domain)
+            _ = record.scores(domain), record.validation(domain)
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path}: its tables are damaged ({error}).") from error
     return record
@@ -152,11 +156,11 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
     return mean, stdev(finite) if len(finite) > 1 else float("nan")
 
 
-def _rows(path: Path) -> list[Row]:
+def _rows(path: Path) -> Iterator[Row]:
     try:
         with path.open(encoding="utf-8", newline="") as stream:
-            return list(csv.DictReader(stream))
+            yield from csv.DictReader(stream)
     except FileNotFoundError:
-        return []
+        return
     except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"{path}: cannot be read as CSV.") from error
