@@ -24,8 +24,8 @@ class Profile(Command):
 
     data: Annotated[Path, tyro.conf.Positional]
     """The derivatives that `steelyard preprocess` left."""
-    experiment: str = "desk"
-    """The config to start from: paper, desk, demo or smoke."""
+    experiment: str = "standard"
+    """The config to start from: paper, standard, desk, demo or smoke."""
     method: str | None = None
     """As `steelyard train` takes it."""
     model: str | None = None

@@ -125,7 +125,7 @@ def paper() -> GridConfig:
 
 def desk() -> GridConfig:
     """The paper's design with small networks on small planes: for two cores; `--dry-run` says how long."""
-    return GridConfig(training=profiles.desk_grid())
+    return GridConfig(training=profiles.desk())
 
 
 def smoke() -> GridConfig:

@@ -15,8 +15,8 @@ def paper() -> TrainingConfig:
     return TrainingConfig(slices=SliceChoice(frame=Frame(shape=(256, 224))))
 
 
-def desk() -> TrainingConfig:
-    """The paper's design at a size that two cores can train: smaller planes, all slices, one-cycle AdamW."""
+def standard() -> TrainingConfig:
+    """For a network to use, trained on two cores: the paper's design on smaller planes, all slices, one-cycle AdamW."""
     return TrainingConfig(
         width=16,
         slices=SliceChoice(count=None, frame=Frame(shape=(128, 96), pixel_mm=1.5)),
@@ -58,12 +58,14 @@ def demo() -> TrainingConfig:
     )
 
 
-def desk_grid() -> TrainingConfig:
-    """`demo` with fewer epochs, for hundreds of runs on two cores."""
+def desk() -> TrainingConfig:
+    """`demo` with fewer epochs: one of the hundreds of runs of an experiment on two cores."""
     return replace(demo(), epochs=12)
 
 
-PROFILES: dict[str, Callable[[], TrainingConfig]] = {"paper": paper, "desk": desk, "demo": demo, "smoke": smoke}
+PROFILES: dict[str, Callable[[], TrainingConfig]] = {
+    function.__name__: function for function in (paper, standard, desk, demo, smoke)
+}
 """By name."""
 
 

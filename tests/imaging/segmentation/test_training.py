@@ -5,7 +5,7 @@ import torch
 from lightning.fabric import Fabric
 
 from steelyard.errors import UserError
-from steelyard.experiments.profiles import desk, smoke
+from steelyard.experiments.profiles import smoke, standard
 from steelyard.imaging.losses import cross_entropy_minus_dice
 from steelyard.imaging.segmentation.sampling import DomainSlices, draw_epoch
 from steelyard.imaging.segmentation.split import split_subjects
@@ -109,10 +109,10 @@ def test_a_network_learns_what_is_bright(labelled):
     assert records[0].validation["flair"] > 0.6
 
 
-def test_the_desks_augmentation_costs_little_of_a_step():
+def test_the_augmentation_costs_little_of_a_step():
     from time import perf_counter
 
-    config = desk()
+    config = standard()
     network = UNet(width=16)
     images = torch.randn(8, 1, 128, 128)
     spent = {"change": [], "step": []}
