@@ -30,7 +30,7 @@ class Train(Command):
     run_directory: Annotated[Path, tyro.conf.Positional]
     """The folder for the run; new, or of a run that was stopped."""
     experiment: str = "standard"
-    """The config to start from: paper (for a GPU), standard (for two cores), desk or demo (minutes), smoke (seconds)."""
+    """The config to start from: paper (for a GPU), standard (two cores), desk or demo (minutes), smoke (seconds)."""
     method: str | None = None
     """F50-T50, F10-T90, F90-T10, Simple-G, Simple-C, Ours-G-25, Ours-C-100 (any weights, any window), flair-only, …"""
     model: str | None = None
