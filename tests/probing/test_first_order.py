@@ -102,23 +102,78 @@ def test_a_plain_step_ignores_the_optimizers_rule():
         assert measured(sy.FirstOrder(step="sgd", along=along), model, adam, samples) == pytest.approx(plain, rel=1e-12)
 
 
-@pytest.mark.parametrize("mode", ["eval", "batch"])
-@pytest.mark.parametrize("along", ["domains", "sum"])
-def test_gradients_are_taken_in_the_mode_of_the_vote(mode, along):
+def normalised(kind):
+    """A small network of one kind of normalisation, its running statistics not those of any batch."""
     torch.manual_seed(2)
-    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1)).double()
-    model[1].running_mean.normal_()
-    samples, rate = batch(dtype=torch.float64), 0.01
-    probe = sy.FirstOrder(meta_test=mode, along=along)
-    before = copy.deepcopy(model.state_dict())
+    norm = {
+        "plain": lambda: nn.BatchNorm1d(8),
+        "no scale": lambda: nn.BatchNorm1d(8, affine=False),
+        "frozen scale": lambda: nn.BatchNorm1d(8).requires_grad_(False),
+        "cumulative": lambda: nn.BatchNorm1d(8, momentum=None),
+        "dropout": lambda: nn.Sequential(nn.BatchNorm1d(8), nn.Dropout(0.3)),
+        "shared scale": lambda: nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 8), nn.BatchNorm1d(8)),
+        "instances": lambda: nn.Sequential(
+            nn.Unflatten(1, (2, 4)), nn.InstanceNorm1d(2, affine=True, track_running_stats=True), nn.Flatten()
+        ),
+    }[kind]()
+    model = nn.Sequential(nn.Linear(6, 8), norm, nn.Tanh(), nn.Linear(8, 1)).double()
+    if kind == "shared scale":
+        norm[2].weight, norm[2].bias = norm[0].weight, norm[0].bias
+    for module in model.modules():
+        if getattr(module, "running_mean", None) is not None:
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.5, 2)
+            module.num_batches_tracked.fill_(3)
+            for parameter in module.parameters():
+                nn.init.uniform_(parameter, 0.5, 1.5)
+    return model
+
+
+def set_pace(model, pace):
+    """How fast running statistics follow."""
+    for module in model.modules():
+        if getattr(module, "running_mean", None) is not None:
+            if module.momentum is None:
+                module.num_batches_tracked.fill_(round(1 / pace) - 1)
+            else:
+                module.momentum = pace
+
+
+@pytest.mark.parametrize("along", ["domains", "sum"])
+@pytest.mark.parametrize(
+    "kind", ["plain", "no scale", "frozen scale", "cumulative", "dropout", "shared scale", "instances"]
+)
+def test_what_a_step_does_to_running_statistics_is_part_of_it(kind, along):
+    samples, remainders, gaps = batch(sizes=(8, 6), dtype=torch.float64), [], []
+    for pace in (1e-3, 5e-4, 2.5e-4):
+        model = normalised(kind)
+        set_pace(model, pace)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * pace)
+        before = copy.deepcopy(model.state_dict())
+        values = []
+        for probe in (sy.InnerLoop(), sy.FirstOrder(along=along)):
+            torch.manual_seed(3)
+            judge = balancer(probe=probe)
+            values.append(probe.measure(model, samples, losses=judge.domain_losses, optimizer=optimizer).values)
+            assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), before.values(), strict=True))
+        remainders.append((values[0] - values[1]).abs().max().item())
+        gaps.append((values[0][0] - values[0][1]).abs().item())
+    for larger, smaller in pairwise(remainders):
+        assert larger / smaller == pytest.approx(4, rel=0.15)
+    assert remainders[-1] < 0.02 * gaps[-1]
+
+
+@pytest.mark.parametrize("along", ["domains", "sum"])
+def test_on_batch_statistics_every_candidate_has_its_own(along):
+    model, samples, rate = normalised("plain"), batch(dtype=torch.float64), 0.01
+    probe = sy.FirstOrder(meta_test="batch", along=along)
     judge = balancer(probe=probe)
     finding = probe.find(
         model, samples, losses=judge.domain_losses, optimizer=torch.optim.SGD(model.parameters(), rate)
     )
-    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), before.values(), strict=True))
     assert finding.shared is None
     assert probe.reuse.reason == "the samples of a batch meet in BatchNorm1d"
-    twin = copy.deepcopy(model).train(mode == "batch")
+    twin = copy.deepcopy(model)
     halves = first_halves(samples, 3)
 
     def gradient(loss):
@@ -133,10 +188,12 @@ def test_gradients_are_taken_in_the_mode_of_the_vote(mode, along):
     assert finding.measurement.values.tolist() == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_half_too_small_for_batch_normalisation_casts_no_vote():
+@pytest.mark.parametrize("along", ["domains", "sum"])
+@pytest.mark.parametrize("mode", ["eval", "batch"])
+def test_a_half_too_small_for_batch_normalisation_casts_no_vote(mode, along):
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    judge = balancer(probe=sy.FirstOrder(meta_test="batch"))
+    judge = balancer(probe=sy.FirstOrder(meta_test=mode, along=along))
     take_step(judge(model, batch(sizes=(6, 2)), optimizer), optimizer)
     assert judge.last.outcome is sy.Outcome.TOO_FEW
 

@@ -10,9 +10,11 @@ from torch.optim import Optimizer
 
 from steelyard.batches import Tree, detach_samples, join_samples
 from steelyard.probing.gradient_probe import Leaves, stand_ins_of
-from steelyard.probing.halves import Halves
+from steelyard.probing.halves import Halves, meta_tests, meta_trains
 from steelyard.probing.linear_step import LinearStep
 from steelyard.probing.probe import Losses
+from steelyard.probing.random_numbers import preserved_random_states
+from steelyard.probing.running_statistics import Moves, RunningStatistics, mean_moves
 from steelyard.probing.shadow import Shadow
 from steelyard.probing.vote_probe import whole_of
 
@@ -80,7 +82,7 @@ class Direction:
     def run(shadow: Shadow, halves: Mapping[str, Halves]) -> Passes:
         """The outer forward pass, as one over all meta-train and one over all meta-test halves."""
         model, losses = stand_ins_of(shadow)
-        trains, tests = _sides(halves)
+        trains, tests = meta_trains(halves), meta_tests(halves)
         outputs = [losses.outputs(model, side) for side in (trains, tests)]
         tested = losses.of(outputs[1], tests)
         joined = {name: join_samples([side[name] for side in outputs]) for name in halves}
@@ -95,26 +97,30 @@ class Direction:
         moved: list[Tensor] = [ahead.parameters[stand_in] for stand_in in self._stand_ins]
         with torch.no_grad():
             torch._foreach_add_(moved, self._along, alpha=self._scale)
-            found = _losses(ahead, _sides(halves)[0])
+            found = _losses(ahead, meta_trains(halves))
         return {name: self._slope(found[name] - passes.trained[name]) for name in halves}
 
-    def central_slopes(self, shadow: Shadow, halves: Mapping[str, Halves], *, jointly: bool) -> dict[str, Tensor]:
-        """All factor · ⟨g_d, v⟩ from two passes without gradients, on either side of θ."""
-        trains, _ = _sides(halves)
-        batches = [trains] if jointly else [{name: samples} for name, samples in trains.items()]
-        sides: list[dict[str, Tensor]] = []
+    def central_slopes(
+        self, shadow: Shadow, halves: Mapping[str, Halves], statistics: RunningStatistics
+    ) -> tuple[dict[str, Tensor], dict[str, Moves]]:
+        """All factor · ⟨g_d, v⟩ from two passes a domain without gradients, on either side of θ.
+
+        And what these passes did to the running statistics, on average.
+        """
+        losses: dict[str, list[Tensor]] = {name: [] for name in halves}
+        moves: dict[str, list[Moves]] = {name: [] for name in halves}
         with torch.no_grad():
             for move in (self._scale, -2 * self._scale):
                 torch._foreach_add_(self._stand_ins, self._along, alpha=move)
-                sides.append({name: loss for batch in batches for name, loss in _losses(shadow, batch).items()})
-        return {name: self._slope(sides[0][name] - sides[1][name]) / 2 for name in halves}
+                for name, samples in meta_trains(halves).items():
+                    with preserved_random_states(self._stand_ins):  # draws differ more than the sides do
+                        losses[name].append(_losses(shadow, {name: samples})[name])
+                    moves[name].append(statistics.take())
+        slopes = {name: self._slope(ahead - behind) / 2 for name, (ahead, behind) in losses.items()}
+        return slopes, {name: mean_moves(*sides) for name, sides in moves.items()}
 
     def _slope(self, difference: Tensor) -> Tensor:
         return self.factor * difference.double() / self._scale if self._scale else torch.zeros_like(difference).double()
-
-
-def _sides(halves: Mapping[str, Halves]) -> tuple[dict[str, Tree], dict[str, Tree]]:
-    return {n: half.meta_train for n, half in halves.items()}, {n: half.meta_test for n, half in halves.items()}
 
 
 def _losses(shadow: Shadow, batch: Mapping[str, Tree]) -> dict[str, Tensor]:

@@ -11,14 +11,15 @@ from torch.optim import Optimizer
 from steelyard.batches import Tree
 from steelyard.measurement import Measurement
 from steelyard.probing.direction import Direction, check_fit_for_sum
-from steelyard.probing.gradient_probe import Leaves, Pass, check_moves, detached, leaves_of
-from steelyard.probing.halves import Halves
+from steelyard.probing.gradient_probe import Leaves, Pass, check_moves, detached, is_too_small, leaves_of
+from steelyard.probing.halves import Halves, meta_tests
 from steelyard.probing.hypothetical_step import RULES, Rule, innermost
 from steelyard.probing.layered_sum import LayeredSum
 from steelyard.probing.linear_step import inner, linear_moves, linear_steps
 from steelyard.probing.probe import Finding, Losses
 from steelyard.probing.random_numbers import preserved_random_states, random_states
 from steelyard.probing.reuse import Reusing, trace_reason
+from steelyard.probing.running_statistics import Moves, RunningStatistics
 from steelyard.probing.shadow import Shadow
 from steelyard.probing.shared import Gradients, Shared, weighted_sum
 from steelyard.probing.vote_probe import MetaTest, Split, VoteProbe, measurement_of, share_halves, whole_of
@@ -36,9 +37,8 @@ class FirstOrder(VoteProbe):
 
     Args:
         step: what Δ_d is: by the `optimizer`'s own rule and state, or `sgd`, the paper's plain −η∇L.
-        meta_test: `eval` takes all gradients in evaluation mode, `batch` in the modes found. With batch normalisation
-            that is on running or on batch statistics; what a step's own forward pass would do to the running ones
-            is left out.
+        meta_test: `eval` judges steps in evaluation mode, with batch normalisation on running statistics; what a step's
+            own forward pass would do to these is part of H_d, to first order, too. `batch` judges in the modes found.
         split: which samples are meta-train: the `first` m or m at `random`, drawn anew from the number of the step.
         every: measure on each n-th step only.
         gather: for batches too small to divide, keep samples of consecutive batches, as `InnerLoop` does.
@@ -47,10 +47,9 @@ class FirstOrder(VoteProbe):
             is a mean over its samples, that samples do not meet in the forward pass and that nothing random is drawn
             in it (`reuse.reason` tells what did). `True`: you say so; what contradicts it is an error.
         along: how ⟨Δ_d, G⟩ is found: `domains` takes each domain's gradients, in passes of their own; `sum`
-            takes G and one derivative of all domains' losses along it, whatever the number of domains: read off the
-            layers where all are linear, convolutions or normalisations of each sample, else a finite difference. The
-            latter needs a `loss` and a step that is linear in the gradient (torch's SGD, or `step="sgd"`), and is for
-            many domains with few samples each.
+            takes G and one derivative of all domains' losses along it: read off the layers where all are linear,
+            convolutions or normalisations of each sample, else a finite difference. It needs a `loss` and a step that
+            is linear in the gradient (torch's SGD, or `step="sgd"`), and is for many domains with few samples each.
 
     >>> import steelyard as sy
     >>> model = nn.Linear(3, 1)
@@ -119,17 +118,21 @@ class FirstOrder(VoteProbe):
         self, model: nn.Module, halves: dict[str, Halves], losses: Losses, *, optimizer: Optimizer
     ) -> dict[str, Tensor] | None:
         """Every domain's gradient on its meta-train half, and the sum's on all meta-test halves together."""
-        shadow = self._judging_shadow(model, losses)
-        leaves = leaves_of(shadow, optimizer, everything=False)
+        learner, judge, statistics = self._apart(model, losses, borrow=True)
+        learning, leaves = (leaves_of(shadow, optimizer, everything=False) for shadow in (learner, judge))
         trained: dict[str, Pass] = {}
+        moves: dict[str, Moves] = {}
         for name, half in halves.items():
             with preserved_random_states(leaves.live):  # every candidate sees the same draws
-                learned = self._differentiate(shadow, {name: half.meta_train}, leaves)
+                learned = self._differentiate(learner, {name: half.meta_train}, learning)
             if learned is None:
                 return None
-            trained[name] = learned
-        tested = self._differentiate(shadow, {name: half.meta_test for name, half in halves.items()}, leaves)
-        return None if tested is None else self._values(trained, [tested], shadow, leaves, optimizer)
+            trained[name], moves[name] = learned, statistics.take()
+        tested = self._differentiate(judge, meta_tests(halves), leaves, besides=statistics.sought)
+        if tested is None:
+            return None
+        values = self._values(trained, [tested], judge, leaves, optimizer)
+        return {name: v + statistics.change(moves[name], tested.besides).to(v) for name, v in values.items()}
 
     def _shared_domains(
         self,
@@ -191,26 +194,35 @@ class FirstOrder(VoteProbe):
         torch._foreach_copy_(leaves.stand_ins, leaves.live)
         return torch.stack(products).sum() if products else torch.zeros(())
 
-    def _judging_shadow(self, model: nn.Module, losses: Losses) -> Shadow:
-        shadow = Shadow(model, losses)
+    def _apart(self, model: nn.Module, losses: Losses, *, borrow: bool) -> tuple[Shadow, Shadow, RunningStatistics]:
+        """A stand-in to learn with, another to judge with, in the mode of the vote, and what the one does to it."""
+        learner, judge = Shadow(model, losses, borrow=borrow), Shadow(model, losses)
         if self.meta_test == "eval":
-            shadow.modules[0].eval()
-        return shadow
+            judge.modules[0].eval()
+        return learner, judge, RunningStatistics(learner.modules[0], judge.modules[0])
 
     def _sum(
         self, model: nn.Module, halves: dict[str, Halves], losses: Losses, *, optimizer: Optimizer
     ) -> dict[str, Tensor] | None:
         """G on all meta-test halves together, and every domain's loss a little before and a little after θ along it."""
-        shadow = self._judging_shadow(model, losses)
-        leaves = leaves_of(shadow, optimizer, everything=False)
-        tested = self._differentiate(shadow, {name: half.meta_test for name, half in halves.items()}, leaves)
+        learner, judge, statistics = self._apart(model, losses, borrow=False)
+        learning, leaves = (leaves_of(shadow, optimizer, everything=False) for shadow in (learner, judge))
+        tested = self._differentiate(judge, meta_tests(halves), leaves, besides=statistics.sought)
         if tested is None:
             return None
         check_moves([tested.gradients], leaves)
-        direction = Direction(tested.gradients, leaves, linear_steps(optimizer, self.step))
-        slopes = direction.central_slopes(shadow, halves, jointly=self.meta_test == "eval")
-        level = torch.stack([loss.double() for loss in tested.losses.values()]).sum()
-        return {name: level + direction.drift + slope for name, slope in slopes.items()}
+        direction = Direction(tested.gradients, learning, linear_steps(optimizer, self.step))
+        try:
+            slopes, moves = direction.central_slopes(learner, halves, statistics)
+        except ValueError as error:
+            if not is_too_small(error):
+                raise
+            return None
+        level = torch.stack([loss.double() for loss in tested.losses.values()]).sum() + direction.drift
+        return {
+            name: level + slope + statistics.change(moves[name], tested.besides).to(level)
+            for name, slope in slopes.items()
+        }
 
     def _layered_sum(
         self,

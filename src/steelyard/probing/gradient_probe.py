@@ -40,11 +40,15 @@ class Leaves(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """One forward and backward pass: each domain's loss, the outputs (`None` of an objective), the sum's gradients."""
+    """One forward and backward pass: each domain's loss, the outputs (`None` of an objective), the sum's gradients.
+
+    `besides` are the gradients of what is not a parameter.
+    """
 
     losses: dict[str, Tensor]
     outputs: dict[str, Tree] | None
     gradients: Sequence[Tensor | None]
+    besides: Sequence[Tensor | None] = ()
 
 
 class GradientProbe(Probe, ABC):
@@ -62,19 +66,23 @@ class GradientProbe(Probe, ABC):
         self.scaler = scaler
         self.reuse = Reuse(False if gather else reuse)
 
-    def _differentiate(self, shadow: Shadow, samples: Mapping[str, Tree], leaves: Leaves) -> Pass | None:
+    def _differentiate(
+        self, shadow: Shadow, samples: Mapping[str, Tree], leaves: Leaves, *, besides: Sequence[Tensor] = ()
+    ) -> Pass | None:
         """One pass over the samples; `None` where a half is too small for batch normalisation."""
         model, losses = stand_ins_of(shadow)
         try:
             outputs = losses.outputs(model, samples) if losses.follow_outputs else None
             found = losses(model, samples) if outputs is None else losses.of(outputs, samples)
         except ValueError as error:
-            if not str(error).startswith(_ONE_VALUE):
+            if not is_too_small(error):
                 raise
             return None
-        gradients = self._gradients(torch.stack(list(found.values())).sum(), leaves.stand_ins)
+        sought = [*leaves.stand_ins, *besides]
+        gradients = self._gradients(torch.stack(list(found.values())).sum(), sought)
+        mine, others = gradients[: len(leaves.stand_ins)], gradients[len(leaves.stand_ins) :]
         kept = None if outputs is None else {name: detach_samples(output) for name, output in outputs.items()}
-        return Pass(detached(found), kept, gradients)
+        return Pass(detached(found), kept, mine, others)
 
     def _gradients(self, loss: Tensor, leaves: Sought, *, retain: bool = False) -> Sequence[Tensor | None]:
         if not loss.requires_grad:
@@ -147,6 +155,11 @@ def _summed_apart(model: nn.Module, losses: Losses, batch: Mapping[str, Tree], *
         else:
             found += [count_samples(part) / size * losses(model, {name: part})[name] for part in parts]
     return torch.stack(found).sum()
+
+
+def is_too_small(error: ValueError) -> bool:
+    """Whether batch normalisation refused a half for its size."""
+    return str(error).startswith(_ONE_VALUE)
 
 
 def detached(losses: Mapping[str, Tensor]) -> dict[str, Tensor]:

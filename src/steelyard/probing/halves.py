@@ -45,3 +45,13 @@ def halve(batch: Mapping[str, Tree], *, seed: int | None = None) -> dict[str, Ha
         name: Halves(take_samples(batch[name], order[:m]), take_samples(batch[name], order[m:]), (m, len(order) - m))
         for name, order in orders.items()
     }
+
+
+def meta_trains(halves: Mapping[str, Halves]) -> dict[str, Tree]:
+    """What every domain's step learns from."""
+    return {name: half.meta_train for name, half in halves.items()}
+
+
+def meta_tests(halves: Mapping[str, Halves]) -> dict[str, Tree]:
+    """What every domain's step is judged by."""
+    return {name: half.meta_test for name, half in halves.items()}

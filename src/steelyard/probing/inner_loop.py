@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from steelyard.batches import Tree
 from steelyard.measurement import Measurement
 from steelyard.probing.gradient_probe import Leaves, Pass, check_moves, leaves_of, stand_ins_of
-from steelyard.probing.halves import Halves
+from steelyard.probing.halves import Halves, meta_tests
 from steelyard.probing.hypothetical_step import RULES, Rule, innermost
 from steelyard.probing.probe import Finding, Losses
 from steelyard.probing.random_numbers import preserved_random_states, random_states
@@ -117,7 +117,7 @@ class InnerLoop(VoteProbe):
         model, losses = stand_ins_of(shadow)
         if self.meta_test == "eval":
             model.eval()
-        tests = {name: half.meta_test for name, half in halves.items()}
+        tests = meta_tests(halves)
         with torch.no_grad():
             outputs = losses.outputs(model, tests) if losses.follow_outputs else None
             tested = losses(model, tests) if outputs is None else losses.of(outputs, tests)

@@ -16,7 +16,7 @@ from steelyard.imaging.segmentation.methods import make_probe
 from steelyard.imaging.segmentation.run import RunDirectory
 from steelyard.imaging.segmentation.sampling import Batch, draw_epoch
 from steelyard.imaging.segmentation.split import Split
-from steelyard.probing.halves import halve
+from steelyard.probing.halves import halve, meta_tests
 from steelyard.report.runs import RunRecord
 
 _TRIED = 50  # batches, until one holds two samples of each domain
@@ -81,7 +81,7 @@ def measure_geometry(run: RunRecord, dataset: Dataset, *, trusted: Collection[st
     halves = halve(draw_batch(dataset, config, split=RunDirectory(run.path).split, epoch=len(run.epochs)))
     network = run.network(trusted)
     first, second = (_gradient(network, {name: halves[name].meta_train}, training=True) for name in domains)
-    tested = {name: half.meta_test for name, half in halves.items()}
+    tested = meta_tests(halves)
     probe = make_probe(config.method, meta_test=config.meta_test)
     mode = config.meta_test if probe is None else probe.meta_test
     other = _gradient(network, tested, training=mode == "batch")
