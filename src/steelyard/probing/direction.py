@@ -14,7 +14,8 @@ from steelyard.probing.halves import Halves, meta_tests, meta_trains
 from steelyard.probing.linear_step import LinearStep
 from steelyard.probing.probe import Losses
 from steelyard.probing.random_numbers import preserved_random_states
-from steelyard.probing.running_statistics import Moves, RunningStatistics, mean_moves
+from steelyard.probing.reuse import visible_reason
+from steelyard.probing.running_statistics import RunningStatistics, Statistics, mean_statistics
 from steelyard.probing.shadow import Shadow
 from steelyard.probing.vote_probe import whole_of
 
@@ -102,22 +103,29 @@ class Direction:
 
     def central_slopes(
         self, shadow: Shadow, halves: Mapping[str, Halves], statistics: RunningStatistics
-    ) -> tuple[dict[str, Tensor], dict[str, Moves]]:
-        """All factor · ⟨g_d, v⟩ from two passes a domain without gradients, on either side of θ.
+    ) -> tuple[dict[str, Tensor], dict[str, Statistics]]:
+        """All factor · ⟨g_d, v⟩ from passes without gradients, on either side of θ.
 
-        And what these passes did to the running statistics, on average.
+        One for all domains, or, where samples meet, one for each; and the running statistics that these learned, on
+        average.
         """
+        trains = meta_trains(halves)
+        apart = visible_reason(shadow.modules[0]) is not None
+        groups = [{name: samples} for name, samples in trains.items()] if apart else [trains]
         losses: dict[str, list[Tensor]] = {name: [] for name in halves}
-        moves: dict[str, list[Moves]] = {name: [] for name in halves}
+        learned: dict[str, list[Statistics]] = {name: [] for name in halves}
         with torch.no_grad():
             for move in (self._scale, -2 * self._scale):
                 torch._foreach_add_(self._stand_ins, self._along, alpha=move)
-                for name, samples in meta_trains(halves).items():
-                    with preserved_random_states(self._stand_ins):  # draws differ more than the sides do
-                        losses[name].append(_losses(shadow, {name: samples})[name])
-                    moves[name].append(statistics.take())
+                for group in groups:
+                    candidate = Shadow(*shadow.modules, borrow=True)  # whose draws and buffers are nobody else's
+                    with preserved_random_states(self._stand_ins):
+                        found = _losses(candidate, group)
+                    for name, loss in found.items():
+                        losses[name].append(loss)
+                        learned[name].append(statistics.of(candidate.modules[0]))
         slopes = {name: self._slope(ahead - behind) / 2 for name, (ahead, behind) in losses.items()}
-        return slopes, {name: mean_moves(*sides) for name, sides in moves.items()}
+        return slopes, {name: mean_statistics(sides) for name, sides in learned.items()}
 
     def _slope(self, difference: Tensor) -> Tensor:
         return self.factor * difference.double() / self._scale if self._scale else torch.zeros_like(difference).double()

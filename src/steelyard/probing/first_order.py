@@ -11,17 +11,18 @@ from torch.optim import Optimizer
 from steelyard.batches import Tree
 from steelyard.measurement import Measurement
 from steelyard.probing.direction import Direction, check_fit_for_sum
-from steelyard.probing.gradient_probe import Leaves, Pass, check_moves, detached, is_too_small, leaves_of
+from steelyard.probing.expansion import expand
+from steelyard.probing.gradient_probe import Pass, check_moves, detached, is_too_small, leaves_of
 from steelyard.probing.halves import Halves, meta_tests
-from steelyard.probing.hypothetical_step import RULES, Rule, innermost
+from steelyard.probing.hypothetical_step import Rule, innermost
 from steelyard.probing.layered_sum import LayeredSum
-from steelyard.probing.linear_step import inner, linear_moves, linear_steps
+from steelyard.probing.linear_step import linear_steps
 from steelyard.probing.probe import Finding, Losses
 from steelyard.probing.random_numbers import preserved_random_states, random_states
 from steelyard.probing.reuse import Reusing, trace_reason
-from steelyard.probing.running_statistics import Moves, RunningStatistics
+from steelyard.probing.running_statistics import RunningStatistics, Statistics
 from steelyard.probing.shadow import Shadow
-from steelyard.probing.shared import Gradients, Shared, weighted_sum
+from steelyard.probing.shared import Gradients, Shared
 from steelyard.probing.vote_probe import MetaTest, Split, VoteProbe, measurement_of, share_halves, whole_of
 
 Along = Literal["domains", "sum"]
@@ -118,21 +119,24 @@ class FirstOrder(VoteProbe):
         self, model: nn.Module, halves: dict[str, Halves], losses: Losses, *, optimizer: Optimizer
     ) -> dict[str, Tensor] | None:
         """Every domain's gradient on its meta-train half, and the sum's on all meta-test halves together."""
-        learner, judge, statistics = self._apart(model, losses, borrow=True)
-        learning, leaves = (leaves_of(shadow, optimizer, everything=False) for shadow in (learner, judge))
+        judge, statistics = self._judge(model, losses)
+        leaves = leaves_of(judge, optimizer, everything=False)
         trained: dict[str, Pass] = {}
-        moves: dict[str, Moves] = {}
+        learned: dict[str, Statistics] = {}
         for name, half in halves.items():
+            learner = Shadow(model, losses)
             with preserved_random_states(leaves.live):  # every candidate sees the same draws
-                learned = self._differentiate(learner, {name: half.meta_train}, learning)
-            if learned is None:
+                found = self._differentiate(
+                    learner, {name: half.meta_train}, leaves_of(learner, optimizer, everything=False)
+                )
+            if found is None:
                 return None
-            trained[name], moves[name] = learned, statistics.take()
+            trained[name], learned[name] = found, statistics.of(learner.modules[0])
         tested = self._differentiate(judge, meta_tests(halves), leaves, besides=statistics.sought)
         if tested is None:
             return None
-        values = self._values(trained, [tested], judge, leaves, optimizer)
-        return {name: v + statistics.change(moves[name], tested.besides).to(v) for name, v in values.items()}
+        values = expand(trained, [tested], judge, leaves, optimizer=optimizer, rule=self.step)
+        return {name: v + statistics.change(learned[name], tested.besides).to(v) for name, v in values.items()}
 
     def _shared_domains(
         self,
@@ -159,70 +163,37 @@ class FirstOrder(VoteProbe):
         reason = reason or self._means_reason(model, losses, halves, trained=trained, tested=tested)
         if not self.reuse.holds(reason):
             return None
-        values = self._values(trained, list(tested.values()), shadow, leaves, optimizer)
+        values = expand(trained, list(tested.values()), shadow, leaves, optimizer=optimizer, rule=self.step)
         shared = share_halves(halves, trained, tested, leaves=leaves, rest=rest)
         return Finding(measurement_of(values, losses.domains), shared)
 
-    def _values(
-        self, trained: dict[str, Pass], tested: list[Pass], shadow: Shadow, leaves: Leaves, optimizer: Optimizer
-    ) -> dict[str, Tensor]:
-        """Σ_j L_j + ⟨Δ_d, G⟩ for each domain."""
-        check_moves([each.gradients for each in trained.values()], leaves)
-        level = torch.stack([loss.double() for each in tested for loss in each.losses.values()]).sum()
-        total = tested[0].gradients if len(tested) == 1 else weighted_sum([(1.0, each.gradients) for each in tested])
-        steps = linear_steps(optimizer, self.step)
-        with torch.no_grad():
-            if steps is not None:
-                linear = [steps.get(live) for live in leaves.live]
-                moves = linear_moves([each.gradients for each in trained.values()], total, linear, live=leaves.live)
-            else:
-                moves = [self._move(each.gradients, total, shadow, leaves, optimizer) for each in trained.values()]
-        return {name: level + move.to(level) for name, move in zip(trained, moves, strict=True)}
-
-    def _move(
-        self, gradients: Gradients, total: Gradients, shadow: Shadow, leaves: Leaves, optimizer: Optimizer
-    ) -> Tensor:
-        """⟨Δ, G⟩ for a step that is taken on the stand-ins and taken back."""
-        for leaf, gradient in zip(leaves.stand_ins, gradients, strict=True):
-            leaf.grad = gradient
-        RULES[self.step](optimizer, shadow.parameters)
-        products = [
-            inner(stepped - live, g)
-            for live, stepped, g in zip(leaves.live, leaves.stand_ins, total, strict=True)
-            if g is not None
-        ]
-        torch._foreach_copy_(leaves.stand_ins, leaves.live)
-        return torch.stack(products).sum() if products else torch.zeros(())
-
-    def _apart(self, model: nn.Module, losses: Losses, *, borrow: bool) -> tuple[Shadow, Shadow, RunningStatistics]:
-        """A stand-in to learn with, another to judge with, in the mode of the vote, and what the one does to it."""
-        learner, judge = Shadow(model, losses, borrow=borrow), Shadow(model, losses)
-        if self.meta_test == "eval":
-            judge.modules[0].eval()
-        return learner, judge, RunningStatistics(learner.modules[0], judge.modules[0])
+    def _judge(self, model: nn.Module, losses: Losses) -> tuple[Shadow, RunningStatistics]:
+        """A stand-in in the mode of the vote, and its running statistics."""
+        judge = Shadow(model, losses)
+        return judge, RunningStatistics(judge.modules[0], evaluating=self.meta_test == "eval")
 
     def _sum(
         self, model: nn.Module, halves: dict[str, Halves], losses: Losses, *, optimizer: Optimizer
     ) -> dict[str, Tensor] | None:
         """G on all meta-test halves together, and every domain's loss a little before and a little after θ along it."""
-        learner, judge, statistics = self._apart(model, losses, borrow=False)
-        learning, leaves = (leaves_of(shadow, optimizer, everything=False) for shadow in (learner, judge))
+        judge, statistics = self._judge(model, losses)
+        leaves = leaves_of(judge, optimizer, everything=False)
         tested = self._differentiate(judge, meta_tests(halves), leaves, besides=statistics.sought)
         if tested is None:
             return None
         check_moves([tested.gradients], leaves)
+        learner = Shadow(model, losses)
+        learning = leaves_of(learner, optimizer, everything=False)
         direction = Direction(tested.gradients, learning, linear_steps(optimizer, self.step))
         try:
-            slopes, moves = direction.central_slopes(learner, halves, statistics)
+            slopes, learned = direction.central_slopes(learner, halves, statistics)
         except ValueError as error:
             if not is_too_small(error):
                 raise
             return None
         level = torch.stack([loss.double() for loss in tested.losses.values()]).sum() + direction.drift
-        return {
-            name: level + slope + statistics.change(moves[name], tested.besides).to(level)
-            for name, slope in slopes.items()
-        }
+        values = {name: level + slope for name, slope in slopes.items()}
+        return {name: v + statistics.change(learned[name], tested.besides).to(v) for name, v in values.items()}
 
     def _layered_sum(
         self,

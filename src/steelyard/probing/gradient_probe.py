@@ -42,7 +42,7 @@ class Leaves(NamedTuple):
 class Pass(NamedTuple):
     """One forward and backward pass: each domain's loss, the outputs (`None` of an objective), the sum's gradients.
 
-    `besides` are the gradients of what is not a parameter.
+    `besides` are its gradients for what was asked for besides the leaves.
     """
 
     losses: dict[str, Tensor]
@@ -78,8 +78,7 @@ class GradientProbe(Probe, ABC):
             if not is_too_small(error):
                 raise
             return None
-        sought = [*leaves.stand_ins, *besides]
-        gradients = self._gradients(torch.stack(list(found.values())).sum(), sought)
+        gradients = self._gradients(torch.stack(list(found.values())).sum(), [*leaves.stand_ins, *besides])
         mine, others = gradients[: len(leaves.stand_ins)], gradients[len(leaves.stand_ins) :]
         kept = None if outputs is None else {name: detach_samples(output) for name, output in outputs.items()}
         return Pass(detached(found), kept, mine, others)

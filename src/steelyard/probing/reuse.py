@@ -47,7 +47,7 @@ class Reuse(nn.Module):
         if self.setting is False or (self.setting == "detect" and bool(self.refused)):
             return False
         detecting = self.setting == "detect"
-        reason = _visible_reason(model) or (_unverifiable_reason(model, losses) if detecting else None)
+        reason = visible_reason(model) or (_unverifiable_reason(model, losses) if detecting else None)
         return self._settled(reason)
 
     def holds(self, reason: str | None) -> bool:
@@ -80,7 +80,8 @@ def _modes(model: nn.Module) -> tuple[bool, ...]:
     return tuple(module.training for module in model.modules())
 
 
-def _visible_reason(model: nn.Module) -> str | None:
+def visible_reason(model: nn.Module) -> str | None:
+    """What in the modules, in the modes that they are in, has samples meet, keeps statistics or draws numbers."""
     for module in model.modules():
         if not module.training:
             continue

@@ -1,89 +1,112 @@
 """Running statistics: how learning passes move them, and what that does to losses that are judged on them."""
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _NormBase
 
-Moves = list[Tensor]
-"""How far each layer's running mean and variance went: two tensors a layer."""
-
-
-class _Layer(NamedTuple):
-    """One normalisation: where it learns statistics, where it is judged on them, and what stands in for γ and β there.
-
-    y = γ (x − μ) / √(σ² + ε) + β, so that ∂L/∂μ = −γ/√(σ² + ε) · ∂L/∂β and ∂L/∂σ² = −γ/(2(σ² + ε)) · ∂L/∂γ: the
-    gradients of γ and β tell what running statistics do, which torch does not differentiate for.
-    """
-
-    learner: _NormBase
-    judge: _NormBase
-    scale: Tensor
-    shift: Tensor
+Statistics = list[tuple[Tensor, Tensor]]
+"""Each layer's running mean and variance."""
 
 
 class RunningStatistics:
-    """The running statistics of a network that learns on batch statistics and is judged on running ones.
+    """The running statistics that a network learns on batches and is judged by.
+
+    Moving them changes what a layer makes of its inputs, x → (x − μ) / √(σ² + ε), as moving its inputs would. So the
+    gradient of the judged loss at these inputs tells what the statistics do to it, whatever the layer does next.
 
     Args:
-        learner: A stand-in of the network, in the modes found.
-        judge: Another, in the modes of the vote. Its layers' γ and β become views, to be differentiated for.
-
-    Attributes:
-        sought: What the judged loss is to be differentiated for besides the parameters; two tensors a layer.
+        judge: A stand-in of the network, in the modes found.
+        evaluating: Whether to set it to evaluation mode, and tap the layers for which that makes a difference;
+            otherwise running statistics judge nothing.
     """
 
-    def __init__(self, learner: nn.Module, judge: nn.Module) -> None:
-        self._layers = [
-            _Layer(mine, yours, *_exposed(yours))
-            for mine, yours in zip(learner.modules(), judge.modules(), strict=True)
-            if isinstance(mine, _NormBase) and isinstance(yours, _NormBase)
-            if mine.running_mean is not None and mine.training and not yours.training
+    def __init__(self, judge: nn.Module, *, evaluating: bool) -> None:
+        self._layers = {
+            place: _Tapped(module)
+            for place, module in enumerate(judge.modules() if evaluating else ())
+            if isinstance(module, _NormBase) and module.training and module.running_mean is not None
+        }
+        if evaluating:
+            judge.eval()
+
+    @property
+    def sought(self) -> list[Tensor]:
+        """What the judged loss is to be differentiated for besides the parameters: two tensors a layer."""
+        return [tensor for layer in self._layers.values() for tensor in (layer.shift, layer.stretch)]
+
+    def of(self, learner: nn.Module) -> Statistics:
+        """Those of another stand-in of the same network, after a pass of its own."""
+        modules = list(learner.modules())
+        return [(modules[place].running_mean, modules[place].running_var) for place in self._layers]  # type: ignore[misc]
+
+    def change(self, learned: Statistics, gradients: Sequence[Tensor | None]) -> Tensor:
+        """What learned statistics in place of the judge's add to its loss, to first order in what leaves the layers.
+
+        Args:
+            learned: As `of` found them.
+            gradients: Of the judged loss, for what is `sought`.
+        """
+        found = [
+            layer.change(mean, variance, pull, pull_apart)
+            for layer, (mean, variance), pull, pull_apart in zip(
+                self._layers.values(), learned, gradients[::2], gradients[1::2], strict=True
+            )
+            if pull is not None and pull_apart is not None  # of a layer that was run
         ]
-        self._found = [(buffer, buffer.clone()) for buffer in learner.buffers()]
-        self.sought = [tensor for layer in self._layers for tensor in (layer.scale, layer.shift)]
-
-    def take(self) -> Moves:
-        """What the learner's last pass has done to the statistics; its buffers are put back as found."""
-        moves = [
-            getattr(layer.learner, name) - getattr(layer.judge, name)
-            for layer in self._layers
-            for name in ("running_mean", "running_var")
-        ]
-        for buffer, found in self._found:
-            buffer.copy_(found)
-        return moves
-
-    def change(self, moves: Moves, gradients: Sequence[Tensor | None]) -> Tensor:
-        """What the moves add to the loss of these gradients, to first order."""
-        found = [torch.zeros((), dtype=torch.float64)]
-        for place, layer in enumerate(self._layers):
-            of_scale, of_shift = gradients[2 * place : 2 * place + 2]
-            mean, variance = moves[2 * place : 2 * place + 2]
-            if of_scale is not None and of_shift is not None:
-                held = layer.judge.running_var
-                assert held is not None  # noqa: S101
-                spread = held + layer.judge.eps
-                each = mean * of_shift / spread.sqrt() + variance * of_scale / spread / 2
-                found.append(-(layer.scale.detach() * each).double().sum().cpu())
-        return torch.stack(found).sum()
+        if not found:
+            return torch.zeros((), dtype=torch.float64)
+        return torch.stack([each.to(found[0].device) for each in found]).sum()
 
 
-def mean_moves(one: Moves, other: Moves) -> Moves:
-    """How far two passes moved the statistics on average."""
-    return [(mine + yours) / 2 for mine, yours in zip(one, other, strict=True)]
+class _Tapped:
+    """A layer of the judge whose inputs are as if shifted by `shift`, and stretched about μ by `stretch`, both 0."""
+
+    def __init__(self, layer: _NormBase) -> None:
+        mean, variance = layer.running_mean, layer.running_var
+        assert mean is not None  # noqa: S101
+        assert variance is not None  # noqa: S101
+        self._mean, self._variance, self._eps = mean.clone(), variance.clone(), layer.eps
+        self.shift = torch.zeros_like(mean, dtype=torch.float64, requires_grad=True)
+        self.stretch = torch.zeros_like(self.shift, requires_grad=True)
+        layer.register_forward_pre_hook(self._tap)
+
+    def _tap(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        x, *others = inputs
+        return _Tap.apply(x, self._mean, self.shift, self.stretch), *others  # type: ignore[no-untyped-call]
+
+    def change(self, mean: Tensor, variance: Tensor, pull: Tensor, pull_apart: Tensor) -> Tensor:
+        """As if x were moved so that the layer's own statistics made of it what the learned ones make of x."""
+        ratio = ((self._variance.double() + self._eps) / (variance.double() + self._eps)).sqrt()
+        return ((ratio - 1) * pull_apart - ratio * (mean.double() - self._mean.double()) * pull).sum()
 
 
-def _exposed(layer: _NormBase) -> Iterator[Tensor]:
-    """Put tensors of its own in the places of γ and β, which it may share with others, not train or not have."""
-    for name, fill in (("weight", torch.ones_like), ("bias", torch.zeros_like)):
-        held: Tensor | None = layer._parameters.pop(name)
-        if held is None:
-            assert layer.running_mean is not None  # noqa: S101
-            held = fill(layer.running_mean)
-        with torch.enable_grad():
-            own = held.view_as(held) if held.requires_grad else held.clone().requires_grad_()
-        setattr(layer, name, own)
-        yield own
+class _Tap(torch.autograd.Function):
+    """x, and backwards the gradients by which a shift and a stretch of it would count."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mean: Tensor, *_: Tensor) -> Tensor:
+        """Return x; it costs nothing."""
+        ctx.save_for_backward(x, mean)
+        return x.view_as(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, Tensor, Tensor]:
+        """Return the gradient, and its sums over all but the channels."""
+        x, mean = ctx.saved_tensors
+        others = [0, *range(2, x.dim())]
+        wide = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
+        centred = x - mean.to(x.dtype).view(-1, *[1] * (x.dim() - 2))
+        return gradient, None, wide.sum(others).double(), (wide * centred).sum(others).double()
+
+
+def mean_statistics(each: Sequence[Statistics]) -> Statistics:
+    """The average over passes."""
+    return [
+        (torch.stack([mean for mean, _ in layer]).mean(0), torch.stack([variance for _, variance in layer]).mean(0))
+        for layer in zip(*each, strict=True)
+    ]
