@@ -14,7 +14,7 @@ from steelyard.imaging.segmentation.methods import amortised
 from steelyard.report.bootstrap import Design, Estimate, estimate_mean
 from steelyard.report.cost import timings_of
 from steelyard.report.kinds import method_order
-from steelyard.report.results import Results, RunKey, Setting, read_results
+from steelyard.report.results import RESULTS, RUNS, Results, RunKey, Setting, read_results
 from steelyard.report.runs import RunRecord, read_runs
 from steelyard.report.statistics import Comparison, Settings, compare_with_baseline
 from steelyard.report.vote_agreement import Trace, VoteAgreement, correlation, read_trace, vote_agreement
@@ -77,7 +77,7 @@ def read_variants(out: Path, exact: str | None = None) -> Variants:
     Raises:
         UserError: There is no such method, or there are several, or the runs have no scores yet.
     """
-    runs = {_key(record): record for record in read_runs([out / "runs"])}
+    runs = {_key(record): record for record in read_runs([out / RUNS])}
     methods = sorted({run.method for _, run in runs}, key=method_order)
     if exact is None:
         with_variants = [one for one in methods if any(other.startswith(f"{one}+") for other in methods)]
@@ -90,7 +90,7 @@ def read_variants(out: Path, exact: str | None = None) -> Variants:
         raise UserError(f"{out}: there must be runs of {exact} and of a cheaper variant; it has {', '.join(methods)}.")
     if "+first-order" in exact or amortised(exact)[1] > 1:
         raise UserError(f"method {exact}: does not vote exactly on every step.")
-    whole = read_results(out / "results.csv")
+    whole = read_results(out / RESULTS)
     rows = tuple(row for row in whole.rows if row.run.method in (exact, *cheaper))
     return Variants(out=out, exact=exact, cheaper=cheaper, runs=runs, results=Results(rows, whole.source))
 
@@ -138,7 +138,7 @@ def curve_agreement(one: RunRecord, other: RunRecord) -> tuple[float, float]:
     Means over the domains but the last, whose weight follows from the others'.
     """
     pairs = [(one.weights(name), other.weights(name)) for name in one.config.trained[:-1]]
-    cut = [[np.array(curve[: min(map(len, pair))]) for curve in pair] for pair in pairs]
+    cut = [[np.array(curve[: min(map(len, pair))], dtype=float) for curve in pair] for pair in pairs]
     if not all(len(mine) for mine, _ in cut):
         return math.nan, math.nan
     apart = fmean(float(np.abs(mine - yours).mean()) for mine, yours in cut)

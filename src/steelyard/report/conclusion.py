@@ -1,6 +1,6 @@
 """What an experiment ends with: tables, figures and a page from its finished runs alone."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,11 +12,11 @@ from steelyard.report.evidence import write_tables, write_verdicts
 from steelyard.report.evidence_tables import comparison_tables, result_tables
 from steelyard.report.kinds import is_learned
 from steelyard.report.page import Report, render_report
-from steelyard.report.results import Results, read_results
-from steelyard.report.runs import by_method, read_runs
+from steelyard.report.results import RESULTS, RUNS, Results, read_results
+from steelyard.report.runs import RunRecord, by_method, read_runs
 from steelyard.report.verdict import Verdict, judge
 
-RESULTS, RUNS = "results.csv", "runs"
+DESIGN = "experiment.json"
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Evidence:
 
 def is_experiment(folder: Path) -> bool:
     """Whether a folder is one that `steelyard experiment` has finished at least once."""
-    return (folder / RESULTS).is_file() and (folder / RUNS).is_dir()
+    return (folder / DESIGN).is_file() and (folder / RESULTS).is_file()
 
 
 def conclude(out: Path, data: Path, *, trusted: Sequence[str] = (), subjects: int = 6) -> list[str]:
@@ -48,32 +48,35 @@ def conclude(out: Path, data: Path, *, trusted: Sequence[str] = (), subjects: in
     write_tables(results, out / "tables")
     evidence = _weigh(results)
     write_verdicts(evidence.verdicts, out / "tables")
+    records = read_runs([out / RUNS])
     try:
-        report = report_on(out, Scans(data=data, subjects=subjects, trusted=tuple(trusted)), evidence)
+        report = _report(out, records, evidence, Scans(data=data, subjects=subjects, trusted=tuple(trusted)))
     except UserError as error:  # where scans or networks cannot be had, without what is made from them
         note = f"No scans here, and no geometry of gradients. {error}"
-        report = replace(report_on(out, None, evidence), subjects_note=note)
+        report = replace(_report(out, records, evidence, None), subjects_note=note)
     write_text(out / "report.html", render_report(report))
     for plate in report.figures:
         plate.save(out / "figures")
     return list(report.answer)
 
 
-def report_on(out: Path, scans: Scans | None, evidence: Evidence | None = None) -> Report:
+def report_on(out: Path, scans: Scans | None) -> Report:
     """Return the page of an experiment: the answer, the paper's tables, comparisons, figures and subjects.
 
     Args:
         out: The experiment's folder.
         scans: Which scans may be shown.
-        evidence: What its results show, if that is known already.
 
     Raises:
         UserError: The folder is damaged, or the scans cannot be shown.
     """
-    evidence = evidence or _weigh(read_results(out / RESULTS))
-    records = [run for run in read_runs([out / RUNS]) if run.subjects]
-    lead = f"{len(records)} runs of {', '.join(by_method(records))}."
-    report = assemble(records, scans=scans, title="Was learning the weights worth it?", lead=lead, marked=True)
+    return _report(out, read_runs([out / RUNS]), _weigh(read_results(out / RESULTS)), scans)
+
+
+def _report(out: Path, records: Sequence[RunRecord], evidence: Evidence, scans: Scans | None) -> Report:
+    judged = [run for run in records if run.subjects]
+    lead = f"{len(judged)} runs of {', '.join(by_method(judged))}."
+    report = assemble(judged, scans=scans, title="Was learning the weights worth it?", lead=lead, marked=True)
     timings = timings_of(out)
     costs = (timings.sentence(verdict.setting, _compared(verdict)) for verdict in evidence.verdicts)
     found = [*result_tables(evidence.results), *comparison_tables(evidence.verdicts, timings)]
@@ -81,7 +84,7 @@ def report_on(out: Path, scans: Scans | None, evidence: Evidence | None = None) 
         report,
         answer=[*evidence.said, *filter(None, costs)],
         tables=[*found, *report.tables],
-        failures=_failures(out),
+        failures=[*_failures(out), *_left_out(records, evidence.results)],
     )
 
 
@@ -95,6 +98,16 @@ def _weigh(results: Results) -> Evidence:
 
 def _compared(verdict: Verdict) -> list[tuple[str, str]]:
     return [(one.method, one.against) for one in verdict.comparisons if is_learned(one.method)]
+
+
+def _left_out(records: Sequence[RunRecord], results: Results) -> Iterator[str]:
+    """Say which runs are not in everything here: the experiment is under way, or was stopped."""
+    again = "give the experiment's command again to go on"
+    judged = sum(bool(run.subjects) for run in records)
+    if late := len(records) - judged:
+        yield f"Runs that are not judged yet, and not here: {late}; {again}."
+    if (late := judged - len({(row.setting, row.run) for row in results.rows})) > 0:
+        yield f"Runs that are not in {RESULTS} yet, and not in its tables and comparisons: {late}; {again}."
 
 
 def _failures(out: Path) -> list[str]:

@@ -12,6 +12,9 @@ from steelyard.errors import UserError
 from steelyard.report.kinds import BASELINES, METRICS, UNBOUNDED, method_order, model_order, natural
 from steelyard.report.runs import RunRecord
 
+RESULTS, RUNS = "results.csv", "runs"
+"""What `steelyard experiment` calls its table and the folder of its runs."""
+
 KEYS = ("model", "availability", "method", "fold", "repeat", "subject", "domain")
 """The columns that say what a row is about; all others are metrics, or ignored."""
 

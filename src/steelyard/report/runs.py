@@ -105,6 +105,8 @@ def read_run(path: Path) -> RunRecord:
         _ = record.subjects
         for domain in config.domains:
             _ = record.scores(domain), record.validation(domain)
+    except UserError:
+        raise
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path}: its tables are damaged ({error}).") from error
     return record

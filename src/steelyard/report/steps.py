@@ -42,7 +42,9 @@ def gather_steps(rows: Iterable[Mapping[str, str]]) -> Steps:
     steps = Steps()
     for row in rows:
         if not steps.count:
-            steps.weights = {name.removeprefix(_WEIGHT): array("f") for name in row if name.startswith(_WEIGHT)}
+            steps.weights = {
+                name.removeprefix(_WEIGHT): array("f") for name in row if name and name.startswith(_WEIGHT)
+            }
         for domain, held in steps.weights.items():
             held.append(float(row[f"{_WEIGHT}{domain}"]))
         vote = row.get("vote")

@@ -135,7 +135,7 @@ def cohens_kappa(pairs: Sequence[tuple[str, str]]) -> float:
 
 def correlation(ones: Array, others: Array) -> float:
     """Return Pearson's correlation; NaN if there are fewer than two pairs or one side does not vary."""
-    if len(ones) < 2 or not ones.std() or not others.std():
+    if len(ones) < 2 or not np.ptp(ones) or not np.ptp(others):
         return math.nan
     return float(np.corrcoef(ones, others)[0, 1])
 
