@@ -33,13 +33,14 @@ class FirstOrder(VoteProbe):
     """Hypothetical losses to first order: H_d ≈ Σ_j L_j(meta-test half of j; θ) + ⟨Δ_d, G⟩.
 
     Δ_d is the step that the optimizer would take from the meta-train half of domain d, G the gradient of the summed
-    losses on the meta-test halves. Every domain brings its own samples, so these gradients cost no more arithmetic than
-    the outer step's, and where `reuse` allows it they are the outer step's: the vote then costs next to nothing.
+    losses on the meta-test halves. With batch normalisation judged in evaluation mode, what the step's own forward pass
+    does to the running statistics is added, to first order, too. Every domain brings its own samples, so these
+    gradients cost no more arithmetic than the outer step's, and where `reuse` allows it they are the outer step's: the
+    vote then costs next to nothing.
 
     Args:
         step: what Δ_d is: by the `optimizer`'s own rule and state, or `sgd`, the paper's plain −η∇L.
-        meta_test: `eval` judges steps in evaluation mode, with batch normalisation on running statistics; what a step's
-            own forward pass would do to these is part of H_d, to first order, too. `batch` judges in the modes found.
+        meta_test: `eval` judges steps in evaluation mode, `batch` in the modes found.
         split: which samples are meta-train: the `first` m or m at `random`, drawn anew from the number of the step.
         every: measure on each n-th step only.
         gather: for batches too small to divide, keep samples of consecutive batches, as `InnerLoop` does.
