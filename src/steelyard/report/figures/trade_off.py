@@ -10,6 +10,7 @@ from steelyard.report.runs import RunRecord, by_method, mean_and_spread
 
 Point = tuple[float, float]
 
+_LINE, _WIDE = 11.0, 80.0  # a label's height and width, in points
 _SPAN = 0.06  # of Dice that an axis covers at least, or differences of nothing would fill the figure
 
 
@@ -47,6 +48,7 @@ def trade_off_plate(
 
 def _draw(axes: Axes, runs: Sequence[RunRecord], domains: tuple[str, str], tints: Mapping[str, str]) -> None:
     fixed: list[Point] = []
+    points: dict[str, Point] = {}
     for method, held in by_method(runs).items():
         judged = [run for run in held if all(run.scores(domain) for domain in domains)]
         if not judged:
@@ -59,7 +61,7 @@ def _draw(axes: Axes, runs: Sequence[RunRecord], domains: tuple[str, str], tints
         whiskers = {"xerr": x_spread, "yerr": y_spread} if len(judged) > 1 else {}
         mark = "s" if is_fixed(method) else "^" if is_single(method) else "o"
         axes.errorbar(x, y, **whiskers, fmt=mark, ms=7, color=tints[method], elinewidth=1, capsize=2, zorder=3)  # type: ignore[arg-type]
-        axes.annotate(method, (x, y), xytext=(7, 5), textcoords="offset points", fontsize=8.5, color=INK)
+        points[method] = (x, y)
     front = pareto_front(fixed)
     if len(front) > 1:
         axes.plot(*zip(*front, strict=True), color=SOFT, lw=1.1, zorder=2)
@@ -70,3 +72,52 @@ def _draw(axes: Axes, runs: Sequence[RunRecord], domains: tuple[str, str], tints
     for low, high, set_limits in ((*axes.get_xlim(), axes.set_xlim), (*axes.get_ylim(), axes.set_ylim)):
         short = max(0.0, _SPAN - (high - low)) / 2
         set_limits(low - short, high + short)
+    _label(axes, points)
+
+
+def _label(axes: Axes, points: Mapping[str, Point]) -> None:
+    """Write each name beside its point, above a whisker, on the side where no other point is.
+
+    Where names would cover each other, they are put below one another, if need be with a line.
+    """
+    to_points = 72 / axes.figure.dpi
+    places = [tuple(axes.transData.transform(point) * to_points) for point in points.values()]
+    sides = [-1 if any(12 < u - x < _WIDE and abs(v - y) < _LINE for u, v in places) else 1 for x, y in places]
+    wanted = [(x - _WIDE * (side < 0), y + _LINE / 2) for (x, y), side in zip(places, sides, strict=True)]
+    heights = [height - y for (_, height), (_, y) in zip(spread_labels(wanted), places, strict=True)]
+    for (name, point), side, height in zip(points.items(), sides, heights, strict=True):
+        far = abs(height) > 1.5 * _LINE
+        axes.annotate(
+            name,
+            point,
+            xytext=(side * (20 if far else 8), height),
+            textcoords="offset points",
+            va="center",
+            ha="left" if side > 0 else "right",
+            fontsize=8.5,
+            color=INK,
+            arrowprops={"arrowstyle": "-", "lw": 0.6, "color": SOFT, "shrinkA": 0, "shrinkB": 3} if far else None,
+        )
+
+
+def spread_labels(places: Sequence[Point]) -> list[Point]:
+    """Return where labels go: those that would lie on each other are put a line apart about their middle.
+
+    >>> spread_labels([(0.0, 0.0), (5.0, 2.0), (200.0, 0.0)])
+    [(0.0, -4.5), (5.0, 6.5), (200.0, 0.0)]
+    """
+    heights = [y for _, y in places]
+    for _ in range(100):
+        order = sorted(range(len(places)), key=lambda i: (heights[i], i))
+        close = [
+            (i, j)
+            for place, i in enumerate(order)
+            for j in order[place + 1 :]
+            if abs(places[i][0] - places[j][0]) < _WIDE and heights[j] - heights[i] < _LINE - 1e-6
+        ]
+        if not close:
+            break
+        for i, j in close:
+            short = max(0.0, _LINE - (heights[j] - heights[i])) / 2
+            heights[i], heights[j] = heights[i] - short, heights[j] + short
+    return [(x, y) for (x, _), y in zip(places, heights, strict=True)]
