@@ -41,7 +41,7 @@ PROBES: dict[str, Callable[[int], Probe]] = {
     "inner-loop": lambda every: InnerLoop(every=every, reuse="detect"),
 }
 VOTES = {
-    "unet-batchnorm": (1, 4, 8),
+    "unet-batchnorm": (1, 2, 4, 8),
     "unet-instancenorm": (1, 4),
     "transformer": (1, 4),
     "mlp": (1, 4),

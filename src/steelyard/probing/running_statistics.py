@@ -1,12 +1,14 @@
 """Running statistics: how learning passes move them, and what that does to losses that are judged on them."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 Statistics = list[tuple[Tensor, Tensor]]
 """Each layer's running mean and variance."""
@@ -26,7 +28,7 @@ class RunningStatistics:
 
     def __init__(self, judge: nn.Module, *, evaluating: bool) -> None:
         self._layers = {
-            place: _Tapped(module)
+            place: _tapped(module)
             for place, module in enumerate(judge.modules() if evaluating else ())
             if isinstance(module, _NormBase) and module.training and module.running_mean is not None
         }
@@ -36,7 +38,7 @@ class RunningStatistics:
     @property
     def sought(self) -> list[Tensor]:
         """What the judged loss is to be differentiated for besides the parameters: two tensors a layer."""
-        return [tensor for layer in self._layers.values() for tensor in (layer.shift, layer.stretch)]
+        return [tensor for layer in self._layers.values() for tensor in layer.sought]
 
     def of(self, learner: nn.Module) -> Statistics:
         """Those of another stand-in of the same network, after a pass of its own."""
@@ -51,37 +53,106 @@ class RunningStatistics:
             gradients: Of the judged loss, for what is `sought`.
         """
         found = [
-            layer.change(mean, variance, pull, pull_apart)
-            for layer, (mean, variance), pull, pull_apart in zip(
+            layer.change(mean, variance, (first, second))
+            for layer, (mean, variance), first, second in zip(
                 self._layers.values(), learned, gradients[::2], gradients[1::2], strict=True
             )
-            if pull is not None and pull_apart is not None  # of a layer that was run
+            if first is not None and second is not None  # of a layer that was run
         ]
         if not found:
             return torch.zeros((), dtype=torch.float64)
         return torch.stack([each.to(found[0].device) for each in found]).sum()
 
 
-class _Tapped:
-    """A layer of the judge whose inputs are as if shifted by `shift`, and stretched about μ by `stretch`, both 0."""
+class _Tapped(ABC):
+    """A layer of the judge, watched so that the loss's gradients at its inputs are known in sums over each channel."""
 
     def __init__(self, layer: _NormBase) -> None:
         mean, variance = layer.running_mean, layer.running_var
         assert mean is not None  # noqa: S101
         assert variance is not None  # noqa: S101
         self._mean, self._variance, self._eps = mean.clone(), variance.clone(), layer.eps
-        self.shift = torch.zeros_like(mean, dtype=torch.float64, requires_grad=True)
-        self.stretch = torch.zeros_like(self.shift, requires_grad=True)
+
+    @property
+    @abstractmethod
+    def sought(self) -> tuple[Tensor, Tensor]:
+        """What the judged loss is differentiated for."""
+
+    @abstractmethod
+    def pulls(self, found: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """How the loss changes as the inputs are shifted, and as they are stretched about μ."""
+
+    def change(self, mean: Tensor, variance: Tensor, found: Sequence[Tensor]) -> Tensor:
+        """As if x were moved so that the layer's own statistics made of it what the learned ones make of x."""
+        pull, pull_apart = self.pulls(found)
+        ratio = ((self._variance.double() + self._eps) / (variance.double() + self._eps)).sqrt()
+        return ((ratio - 1) * pull_apart - ratio * (mean.double() - self._mean.double()) * pull).sum()
+
+
+class _Scaled(_Tapped):
+    """A layer that makes γ (x − μ) / √(σ² + ε) + β of x: the gradients of γ and β have the sums in them.
+
+    They are those of stand-ins of γ and β while the layer runs, so that nothing else that uses these counts.
+    """
+
+    def __init__(self, layer: _NormBase) -> None:
+        super().__init__(layer)
+        assert layer.running_mean is not None  # noqa: S101
+        self._scale = _stand_in(layer.weight, torch.ones_like(layer.running_mean))
+        self._shift = _stand_in(layer.bias, torch.zeros_like(layer.running_mean))
+        self._own: dict[str, nn.Parameter | None] = {}
+        layer.register_forward_pre_hook(self._put_in)
+        layer.register_forward_hook(self._take_out, always_call=True)
+
+    def _put_in(self, layer: nn.Module, _: tuple[Tensor, ...]) -> None:
+        self._own = dict(layer._parameters)
+        layer._parameters.update(weight=self._scale, bias=self._shift)  # type: ignore[call-overload]
+
+    def _take_out(self, layer: nn.Module, *_: object) -> None:
+        layer._parameters.update(self._own)
+
+    @property
+    def sought(self) -> tuple[Tensor, Tensor]:
+        return self._shift, self._scale
+
+    def pulls(self, found: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        scale = self._scale.detach().double()
+        return scale / (self._variance.double() + self._eps).sqrt() * found[0].double(), scale * found[1].double()
+
+
+def _stand_in(parameter: Tensor | None, neutral: Tensor) -> Tensor:
+    """A tensor of the same values, whose gradient is part of the parameter's, if it has one."""
+    if parameter is not None and parameter.requires_grad:
+        return parameter.view_as(parameter)
+    return (neutral if parameter is None else parameter.detach()).requires_grad_()
+
+
+class _Hooked(_Tapped):
+    """A layer of any other kind, whose inputs are as if shifted by `shift`, and stretched about μ by `stretch`."""
+
+    def __init__(self, layer: _NormBase) -> None:
+        super().__init__(layer)
+        self._shift = torch.zeros_like(self._mean, dtype=torch.float64, requires_grad=True)
+        self._stretch = torch.zeros_like(self._shift, requires_grad=True)
         layer.register_forward_pre_hook(self._tap)
 
     def _tap(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         x, *others = inputs
-        return _Tap.apply(x, self._mean, self.shift, self.stretch), *others  # type: ignore[no-untyped-call]
+        return _Tap.apply(x, self._mean, self._shift, self._stretch), *others  # type: ignore[no-untyped-call]
 
-    def change(self, mean: Tensor, variance: Tensor, pull: Tensor, pull_apart: Tensor) -> Tensor:
-        """As if x were moved so that the layer's own statistics made of it what the learned ones make of x."""
-        ratio = ((self._variance.double() + self._eps) / (variance.double() + self._eps)).sqrt()
-        return ((ratio - 1) * pull_apart - ratio * (mean.double() - self._mean.double()) * pull).sum()
+    @property
+    def sought(self) -> tuple[Tensor, Tensor]:
+        return self._shift, self._stretch
+
+    def pulls(self, found: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        return found[0], found[1]
+
+
+def _tapped(layer: _NormBase) -> _Tapped:
+    """Watched in the way that costs nothing, where the layer runs as torch has it with parameters as they are."""
+    usual = type(layer).forward in (_BatchNorm.forward, _InstanceNorm.forward) and "forward" not in vars(layer)
+    plain = {"weight", "bias"} <= layer._parameters.keys() and not layer._forward_pre_hooks
+    return _Scaled(layer) if usual and plain else _Hooked(layer)
 
 
 class _Tap(torch.autograd.Function):
