@@ -153,6 +153,7 @@ NORMS = {
     "rewritten": lambda: Rewritten(8),
     "used twice": lambda: twice(nn.BatchNorm1d(8)),
     "one that is frozen": lambda: nn.Sequential(nn.BatchNorm1d(8), nn.BatchNorm1d(8).eval()),
+    "of all ranks": lambda: nn.SyncBatchNorm(8),
     "cumulative": lambda: nn.BatchNorm1d(8, momentum=None),
     "of images": lambda: nn.Sequential(nn.Unflatten(1, (2, 2, 2)), nn.BatchNorm2d(2), nn.Flatten()),
     "of instances": lambda: nn.Sequential(
@@ -231,6 +232,19 @@ def test_penalties_on_scales_are_no_effect_of_running_statistics():
         return mse_loss(model(pair[0]), pair[1]) + 0.3 * scales[0].abs().sum()
 
     assert_first_order(against_exact(lambda: normalised("plain"), STEPS["SGD"], objective=objective))
+
+
+@pytest.mark.parametrize("kind", ["plain", "rewritten"])
+def test_running_statistics_count_under_autocast(kind):
+    model = normalised(kind).float()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    judge, samples, gaps = balancer(), batch(sizes=(8, 6)), []
+    for enabled in (False, True):  # exact votes are no measure here: bfloat16 rounds away what is between them
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            found = sy.FirstOrder().measure(model, samples, losses=judge.domain_losses, optimizer=optimizer).values
+        gaps.append((found[0] - found[1]).item())
+    assert gaps[1] == pytest.approx(gaps[0], rel=0.1)
+    assert abs(gaps[0]) > 0.005
 
 
 @pytest.mark.parametrize("along", ["domains", "sum"])

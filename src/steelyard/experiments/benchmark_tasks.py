@@ -39,17 +39,18 @@ Parts = tuple[nn.Module, Loss, Callable[[], tuple[Tensor, Tensor]]]
 
 def _unet_batchnorm() -> Parts:
     """U-Net of width 16, cross-entropy minus batch Dice, four 128×128 images per domain, channels-last."""
-    return _channels_last(UNet(width=16)), cross_entropy_minus_dice, lambda: _images(4, 128)
+    model, last = UNet(width=16), torch.channels_last
+    return model.to(memory_format=last), cross_entropy_minus_dice, lambda: _images(4, 128, layout=last)  # type: ignore[call-overload]
 
 
 def _unet_instancenorm() -> Parts:
-    """The same with instance normalisation, and cross-entropy alone: a mean over samples that do not meet."""
-    return _channels_last(_with_instancenorm(UNet(width=16))), binary_cross_entropy_with_logits, lambda: _images(4, 128)
+    """The same with instance normalisation, faster in contiguous memory; cross-entropy alone, a mean over samples."""
+    return _with_instancenorm(UNet(width=16)), binary_cross_entropy_with_logits, lambda: _images(4, 128)
 
 
 def _unet_small() -> Parts:
     """The same of width 8 with four 32×32 images per domain, for many domains."""
-    return _channels_last(_with_instancenorm(UNet(width=8))), binary_cross_entropy_with_logits, lambda: _images(4, 32)
+    return _with_instancenorm(UNet(width=8)), binary_cross_entropy_with_logits, lambda: _images(4, 32)
 
 
 def _transformer() -> Parts:
@@ -82,17 +83,13 @@ def _token_loss(logits: Tensor, tokens: Tensor) -> Tensor:
     return cross_entropy(logits.flatten(0, 1), tokens.flatten())
 
 
-def _images(count: int, size: int) -> tuple[Tensor, Tensor]:
-    images = torch.randn(count, 1, size, size).to(memory_format=torch.channels_last)
+def _images(count: int, size: int, *, layout: torch.memory_format = torch.contiguous_format) -> tuple[Tensor, Tensor]:
+    images = torch.randn(count, 1, size, size).to(memory_format=layout)
     return images, (torch.rand(count, 1, size, size) < 0.05).float()
 
 
 def _classes(count: int) -> Tensor:
     return torch.randint(10, (count,))
-
-
-def _channels_last(model: nn.Module) -> nn.Module:
-    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 def _with_instancenorm(module: nn.Module) -> nn.Module:

@@ -13,6 +13,8 @@ from steelyard.probing.shared import Gradients
 
 def inner(one: Tensor, other: Tensor) -> Tensor:
     """The inner product of two tensors of one shape, flattened in the order of their memory: no copy if it is dense."""
+    if one.is_contiguous() and other.is_contiguous() and one.dtype == other.dtype:  # most are, and there are many
+        return torch.dot(one.view(-1), other.view(-1))
     order = sorted(range(one.dim()), key=one.stride, reverse=True)
     return torch.dot(one.permute(order).reshape(-1), other.permute(order).reshape(-1).to(one.dtype))
 
@@ -66,15 +68,20 @@ def linear_moves(
     gradients: Sequence[Gradients], total: Gradients, steps: Sequence[LinearStep | None], *, live: Sequence[Tensor]
 ) -> list[Tensor]:
     """⟨Δ_d, G⟩ for each domain; a parameter that a domain has no gradient for is not stepped at all."""
-    moves: list[list[Tensor]] = [[] for _ in gradients]
+    terms: list[list[Tensor]] = [[] for _ in gradients]
+    factors: list[list[float]] = [[] for _ in gradients]
     for i, (parameter, g, step) in enumerate(zip(live, total, steps, strict=True)):
         if g is None or step is None:
             continue
         drift = step.drift(parameter, g)
-        for each, terms in zip(gradients, moves, strict=True):
+        for d, each in enumerate(gradients):
             mine = each[i]
             if mine is not None:
-                terms.append(step.factor * inner(mine, g))
-                if drift is not None:
-                    terms.append(drift)
-    return [torch.stack([term.double() for term in terms]).sum() if terms else torch.zeros(()) for terms in moves]
+                terms[d] += [inner(mine, g)] if drift is None else [inner(mine, g), drift]
+                factors[d] += [step.factor] if drift is None else [step.factor, 1.0]
+    return [_weighed(*each) if each[0] else torch.zeros(()) for each in zip(terms, factors, strict=True)]
+
+
+def _weighed(terms: list[Tensor], factors: list[float]) -> Tensor:
+    found = torch.stack(terms).double()
+    return torch.dot(found, torch.tensor(factors, dtype=found.dtype, device=found.device))
