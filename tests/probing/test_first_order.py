@@ -272,14 +272,92 @@ def test_nothing_reaches_the_live_model_where_a_pass_changes_parameters():
         assert torch.equal(model[0].weight, before)
 
 
-def test_a_finite_difference_takes_three_passes_for_any_number_of_domains():
-    model, names, passes = smooth(), tuple("abcdefgh"), []
-    model.register_forward_hook(lambda *_: passes.append(1))
-    probe = sy.FirstOrder(along="sum", reuse=False)
-    judge = balancer(domains=names)
-    samples = batch(sizes=(4,) * 8, names=names)
-    probe.measure(model, samples, losses=judge.domain_losses, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
-    assert len(passes) == 3
+class Foreign(nn.Module):
+    """Batch normalisation by somebody else: nothing about the class says that samples meet."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(8))
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, x):
+        if not self.training:
+            return self.scale * (x - self.mean)
+        self.mean.lerp_(x.mean(0).detach(), 1e-3)
+        return self.scale * (x - x.mean(0)) / x.std(0)
+
+
+def foreign():
+    torch.manual_seed(2)
+    return nn.Sequential(nn.Linear(6, 8), Foreign(), nn.Tanh(), nn.Linear(8, 1)).double()
+
+
+def test_domains_do_not_meet_in_a_finite_difference_either():
+    samples, found = batch(sizes=(8, 6), dtype=torch.float64), []
+    for along in ("domains", "sum"):
+        model = foreign()
+        probe = sy.FirstOrder(along=along, meta_test="batch")
+        found.append(measured(probe, model, torch.optim.SGD(model.parameters(), lr=0.01), samples))
+        assert probe.reuse.reason is not None
+    assert found[1] == pytest.approx(found[0], rel=1e-6)
+
+
+@pytest.mark.parametrize("along", ["domains", "sum"])
+def test_a_buffer_that_is_no_running_statistic_is_pointed_out(along):
+    model, samples = foreign(), batch(dtype=torch.float64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with pytest.warns(UserWarning, match=r"changes the buffer '1\.mean'"):
+        measured(sy.FirstOrder(along=along), model, optimizer, samples)
+    measured(sy.FirstOrder(along=along, meta_test="batch"), model, optimizer, samples)  # there it judges nothing
+
+
+def test_a_layer_that_is_run_past_its_hooks_is_pointed_out():
+    class Direct(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(6)
+            self.output = nn.Linear(6, 1)
+
+        def forward(self, x):
+            return self.output(self.norm.forward(x))
+
+    model = Direct()
+    with pytest.warns(UserWarning, match=r"changes the buffer 'norm\.running_mean'"):
+        measured(sy.FirstOrder(), model, torch.optim.SGD(model.parameters(), lr=0.01), batch())
+
+
+def test_a_hook_that_looks_at_a_scale_is_no_effect_of_running_statistics():
+    def make():
+        model = normalised("plain")
+        model[1].register_forward_hook(lambda layer, _, output: output + 0.3 * layer.weight.abs().sum())
+        return model
+
+    assert_first_order(against_exact(make, STEPS["SGD"]))
+
+
+@pytest.mark.parametrize("along", ["domains", "sum"])
+def test_complex_parameters_and_sparse_gradients(along):
+    class Complex(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words = nn.Embedding(5, 6, sparse=True)
+            self.weight = nn.Parameter(torch.randn(6, 1, dtype=torch.complex64))
+
+        def forward(self, x):
+            return (self.words(x).to(torch.complex64) @ self.weight).abs()
+
+    torch.manual_seed(0)
+    model = Complex()
+    samples = {name: (torch.randint(5, (8,)), torch.randn(8, 1)) for name in "ab"}
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    judge = balancer(domains=("a", "b"))
+    exact, found = (
+        probe.measure(model, samples, losses=judge.domain_losses, optimizer=optimizer).values
+        for probe in (sy.InnerLoop(), sy.FirstOrder(along=along))
+    )
+    gap = (exact[0] - exact[1]).item()
+    assert (found[0] - found[1]).item() == pytest.approx(gap, rel=0.05)
+    assert abs(gap) > 1e-3
 
 
 @pytest.mark.parametrize("along", ["domains", "sum"])

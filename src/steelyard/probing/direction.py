@@ -14,7 +14,6 @@ from steelyard.probing.halves import Halves, meta_tests, meta_trains
 from steelyard.probing.linear_step import LinearStep
 from steelyard.probing.probe import Losses
 from steelyard.probing.random_numbers import preserved_random_states
-from steelyard.probing.reuse import visible_reason
 from steelyard.probing.running_statistics import RunningStatistics, Statistics, mean_statistics
 from steelyard.probing.shadow import Shadow
 from steelyard.probing.vote_probe import whole_of
@@ -55,7 +54,7 @@ class Direction:
                 if g is None or step is None:
                     continue
                 self._where.append(i)
-                self._along.append(g)
+                self._along.append(g.to_dense() if g.is_sparse else g)
                 factors.append(step.factor)
                 if (drift := step.drift(live, g)) is not None:
                     drifts.append(drift)
@@ -98,7 +97,7 @@ class Direction:
         moved: list[Tensor] = [ahead.parameters[stand_in] for stand_in in self._stand_ins]
         with torch.no_grad():
             torch._foreach_add_(moved, self._along, alpha=self._scale)
-            found = _losses(ahead, meta_trains(halves))
+            found = losses_of(ahead, meta_trains(halves))
         return {name: self._slope(found[name] - passes.trained[name]) for name in halves}
 
     def central_slopes(
@@ -106,24 +105,18 @@ class Direction:
     ) -> tuple[dict[str, Tensor], dict[str, Statistics]]:
         """All factor · ⟨g_d, v⟩ from passes without gradients, on either side of θ.
 
-        One for all domains, or, where samples meet, one for each; and the running statistics that these learned, on
-        average.
+        One for each domain, because samples may meet; and the running statistics that these learned, on average.
         """
-        trains = meta_trains(halves)
-        apart = visible_reason(shadow.modules[0]) is not None
-        groups = [{name: samples} for name, samples in trains.items()] if apart else [trains]
         losses: dict[str, list[Tensor]] = {name: [] for name in halves}
         learned: dict[str, list[Statistics]] = {name: [] for name in halves}
         with torch.no_grad():
             for move in (self._scale, -2 * self._scale):
                 torch._foreach_add_(self._stand_ins, self._along, alpha=move)
-                for group in groups:
+                for name, samples in meta_trains(halves).items():
                     candidate = Shadow(*shadow.modules, borrow=True)  # whose draws and buffers are nobody else's
                     with preserved_random_states(self._stand_ins):
-                        found = _losses(candidate, group)
-                    for name, loss in found.items():
-                        losses[name].append(loss)
-                        learned[name].append(statistics.of(candidate.modules[0]))
+                        losses[name].append(losses_of(candidate, {name: samples})[name])
+                    learned[name].append(statistics.of(candidate.modules[0]))
         slopes = {name: self._slope(ahead - behind) / 2 for name, (ahead, behind) in losses.items()}
         return slopes, {name: mean_statistics(sides) for name, sides in learned.items()}
 
@@ -131,7 +124,8 @@ class Direction:
         return self.factor * difference.double() / self._scale if self._scale else torch.zeros_like(difference).double()
 
 
-def _losses(shadow: Shadow, batch: Mapping[str, Tree]) -> dict[str, Tensor]:
+def losses_of(shadow: Shadow, batch: Mapping[str, Tree]) -> dict[str, Tensor]:
+    """Each domain's loss, from a pass of its stand-ins."""
     model, losses = shadow.modules
     found: dict[str, Tensor] = losses(model, batch)
     return found

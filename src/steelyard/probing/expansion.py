@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from steelyard.probing.gradient_probe import Leaves, Pass, check_moves
+from steelyard.probing.gradient_probe import Leaves, Pass, check_moves, give_gradients
 from steelyard.probing.hypothetical_step import RULES, Rule
 from steelyard.probing.linear_step import inner, linear_moves, linear_steps
 from steelyard.probing.shadow import Shadow
@@ -49,8 +49,7 @@ def _move(
     gradients: Gradients, total: Gradients, shadow: Shadow, leaves: Leaves, optimizer: Optimizer, rule: Rule
 ) -> Tensor:
     """⟨Δ, G⟩ for a step that is taken on the stand-ins and taken back."""
-    for leaf, gradient in zip(leaves.stand_ins, gradients, strict=True):
-        leaf.grad = gradient
+    give_gradients(leaves, gradients, optimizer)
     RULES[rule](optimizer, shadow.parameters)
     products = [
         inner(stepped - live, g)

@@ -1,6 +1,7 @@
 """The inner loop to first order: gradients instead of steps taken."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Literal, final, get_args
 
 import torch
@@ -10,7 +11,7 @@ from torch.optim import Optimizer
 
 from steelyard.batches import Tree
 from steelyard.measurement import Measurement
-from steelyard.probing.direction import Direction, check_fit_for_sum
+from steelyard.probing.direction import Direction, check_fit_for_sum, losses_of
 from steelyard.probing.expansion import expand
 from steelyard.probing.gradient_probe import Pass, check_moves, detached, is_too_small, leaves_of
 from steelyard.probing.halves import Halves, meta_tests
@@ -100,7 +101,7 @@ class FirstOrder(VoteProbe):
             check_fit_for_sum(losses, linear_steps(optimizer, self.step), optimizer)
         rest = {name: (1.0, samples) for name, samples in batch.items() if name not in halves}
         with preserved_random_states(model.parameters()):
-            if self.reuse.may_begin(model, losses):
+            if self._may_share(model, losses):
                 for measure in self._shared_ways():
                     finding = measure(model, halves, losses, optimizer=optimizer, rest=rest)
                     if finding is not None:
@@ -137,6 +138,7 @@ class FirstOrder(VoteProbe):
         if tested is None:
             return None
         values = expand(trained, [tested], judge, leaves, optimizer=optimizer, rule=self.step)
+        statistics.warn_of_others(tested, partial(losses_of, judge, meta_tests(halves)))
         return {name: v + statistics.change(learned[name], tested.besides).to(v) for name, v in values.items()}
 
     def _shared_domains(
@@ -160,7 +162,7 @@ class FirstOrder(VoteProbe):
                 if found is None:
                     return None
                 passes[name] = found
-        reason = trace_reason(before, random_states(leaves.live), shadow.wrote_buffers())
+        reason = trace_reason(shadow, drawn=random_states(leaves.live) != before)
         reason = reason or self._means_reason(model, losses, halves, trained=trained, tested=tested)
         if not self.reuse.holds(reason):
             return None
@@ -171,7 +173,8 @@ class FirstOrder(VoteProbe):
     def _judge(self, model: nn.Module, losses: Losses) -> tuple[Shadow, RunningStatistics]:
         """A stand-in in the mode of the vote, and its running statistics."""
         judge = Shadow(model, losses)
-        return judge, RunningStatistics(judge.modules[0], evaluating=self.meta_test == "eval")
+        looking = int(self.steps) < self.every or self._looks_again
+        return judge, RunningStatistics(judge.modules[0], evaluating=self.meta_test == "eval", watching=looking)
 
     def _sum(
         self, model: nn.Module, halves: dict[str, Halves], losses: Losses, *, optimizer: Optimizer
@@ -193,6 +196,7 @@ class FirstOrder(VoteProbe):
                 raise
             return None
         level = torch.stack([loss.double() for loss in tested.losses.values()]).sum() + direction.drift
+        statistics.warn_of_others(tested, partial(losses_of, judge, meta_tests(halves)))
         values = {name: level + slope for name, slope in slopes.items()}
         return {name: v + statistics.change(learned[name], tested.besides).to(v) for name, v in values.items()}
 
@@ -215,7 +219,7 @@ class FirstOrder(VoteProbe):
             self.unlayered.fill_(True)  # not tried at every vote, in vain and at the price of a pass
             return None
         self._layered = state
-        reason = trace_reason(before, random_states(leaves.live), shadow.wrote_buffers())
+        reason = trace_reason(shadow, drawn=random_states(leaves.live) != before)
         with preserved_random_states(leaves.live):
             reason = reason or self._sum_audit(model, losses, halves, alone=layered.whole)
         if not self.reuse.holds(reason):
@@ -247,7 +251,7 @@ class FirstOrder(VoteProbe):
         leaves = leaves_of(shadow, optimizer, everything=True)
         before = random_states(leaves.live)
         passes = Direction.run(shadow, halves)
-        reason = trace_reason(before, random_states(leaves.live), shadow.wrote_buffers())
+        reason = trace_reason(shadow, drawn=random_states(leaves.live) != before)
         with preserved_random_states(leaves.live):
             reason = reason or self._sum_audit(model, losses, halves, alone=detached(passes.whole))
         if not self.reuse.holds(reason):

@@ -66,6 +66,9 @@ class GradientProbe(Probe, ABC):
         self.scaler = scaler
         self.reuse = Reuse(False if gather else reuse)
 
+    def _may_share(self, model: nn.Module, losses: Losses) -> bool:
+        return self.reuse.may_begin(model, losses, scaled=self.scaler is not None)
+
     def _differentiate(
         self, shadow: Shadow, samples: Mapping[str, Tree], leaves: Leaves, *, besides: Sequence[Tensor] = ()
     ) -> Pass | None:
@@ -86,11 +89,13 @@ class GradientProbe(Probe, ABC):
     def _gradients(self, loss: Tensor, leaves: Sought, *, retain: bool = False) -> Sequence[Tensor | None]:
         if not loss.requires_grad:
             return [None] * len(leaves)
-        if self.scaler is None:
-            return torch.autograd.grad(loss, leaves, allow_unused=True, retain_graph=retain)
-        scale = self.scaler.get_scale()
-        found = torch.autograd.grad(loss * scale, leaves, allow_unused=True, retain_graph=retain)
-        return [None if gradient is None else gradient / scale for gradient in found]
+        # As `backward()` after a loop's autocast: within it, what was kept from being cast would be, backwards.
+        with torch.autocast(loss.device.type, enabled=False):
+            if self.scaler is None:
+                return torch.autograd.grad(loss, leaves, allow_unused=True, retain_graph=retain)
+            scale = self.scaler.get_scale()
+            found = torch.autograd.grad(loss * scale, leaves, allow_unused=True, retain_graph=retain)
+            return [None if gradient is None else gradient / scale for gradient in found]
 
     def _audit(
         self,
@@ -181,6 +186,13 @@ def leaves_of(shadow: Shadow, optimizer: Optimizer, *, everything: bool) -> Leav
         raise ValueError("the optimizer holds no trainable parameter of the model it is given with.")
     pairs = [(live, twin) for live, twin in pairs if everything or live in stepped]
     return Leaves([live for live, _ in pairs], [twin for _, twin in pairs], [live in stepped for live, _ in pairs])
+
+
+def give_gradients(leaves: Leaves, gradients: Sequence[Tensor | None], optimizer: Optimizer) -> None:
+    """Set the stand-ins' gradients, for a step of theirs; copies, unless the optimizer is known to leave them alone."""
+    theirs = not type(optimizer).__module__.startswith("torch.optim.")
+    for leaf, gradient in zip(leaves.stand_ins, gradients, strict=True):
+        leaf.grad = gradient.clone() if theirs and gradient is not None else gradient
 
 
 def check_moves(gradients: Sequence[Sequence[Tensor | None]], leaves: Leaves) -> None:

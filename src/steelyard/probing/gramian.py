@@ -47,7 +47,7 @@ class Gramian(GradientProbe):
     def _measure(
         self, model: nn.Module, batch: Mapping[str, Tree], *, losses: Losses, optimizer: Optimizer
     ) -> Measurement | Finding:
-        sharing = self.reuse.may_begin(model, losses)
+        sharing = self._may_share(model, losses)
         shadow = Shadow(model, losses)
         leaves = leaves_of(shadow, innermost(optimizer), everything=sharing)
         passes: dict[str, Pass] = {}
@@ -61,7 +61,7 @@ class Gramian(GradientProbe):
                 return self._nothing(losses)
             passes[name] = found
         check_moves([each.gradients for each in passes.values()], leaves)
-        trace = trace_reason([drawn], [False], shadow.wrote_buffers())
+        trace = trace_reason(shadow, drawn=drawn)
         shared = self._share(model, losses, batch, passes=passes, leaves=leaves, trace=trace) if sharing else None
         return Finding(_measurement(passes, leaves, losses.domains), shared)
 

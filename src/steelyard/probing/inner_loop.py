@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from steelyard.batches import Tree
 from steelyard.measurement import Measurement
-from steelyard.probing.gradient_probe import Leaves, Pass, check_moves, leaves_of, stand_ins_of
+from steelyard.probing.gradient_probe import Leaves, Pass, check_moves, give_gradients, leaves_of, stand_ins_of
 from steelyard.probing.halves import Halves, meta_tests
 from steelyard.probing.hypothetical_step import RULES, Rule, innermost
 from steelyard.probing.probe import Finding, Losses
@@ -87,7 +87,7 @@ class InnerLoop(VoteProbe):
         halves = self._halves(batch)
         if len(halves) < 2:
             return Measurement.nothing(len(losses.domains))
-        sharing = self.reuse.may_begin(model, losses)
+        sharing = self._may_share(model, losses)
         trials: dict[str, _Trial] = {}
         for name in halves:
             with preserved_random_states(model.parameters()):
@@ -109,9 +109,8 @@ class InnerLoop(VoteProbe):
         learned = self._differentiate(shadow, {favoured: halves[favoured].meta_train}, leaves)
         if learned is None:
             return None
-        trace = trace_reason(before, random_states(leaves.live), shadow.wrote_buffers()) if sharing else None
-        for leaf, gradient in zip(leaves.stand_ins, learned.gradients, strict=True):
-            leaf.grad = gradient
+        trace = trace_reason(shadow, drawn=random_states(leaves.live) != before) if sharing else None
+        give_gradients(leaves, learned.gradients, optimizer)
         shadow.end_differentiation()
         RULES[self.step](optimizer, shadow.parameters)
         model, losses = stand_ins_of(shadow)

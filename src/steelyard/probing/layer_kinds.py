@@ -101,7 +101,7 @@ class _Product(Layer):
     def gradients(self, weights: Tensor | None, rows: slice) -> dict[Tensor, Tensor]:
         delta = self._delta[rows]
         if weights is not None:
-            delta = delta * weights.view(-1, *(1,) * (delta.dim() - 1))
+            delta = delta * weights.to(delta.dtype).view(-1, *(1,) * (delta.dim() - 1))
         found = zip((self._module.weight, self._module.bias), self._contract(self._into[rows], delta), strict=True)
         return {parameter: each for parameter, each in found if each is not None and parameter.requires_grad}
 
@@ -195,7 +195,10 @@ class _Scaling(Layer):
         chosen = {parameter: each[rows] for parameter, each in self._found.items()}
         if weights is None:
             return {parameter: each.sum(0) for parameter, each in chosen.items()}
-        return {parameter: (weights @ each.flatten(1)).view_as(parameter) for parameter, each in chosen.items()}
+        return {
+            parameter: (weights.to(each.dtype) @ each.flatten(1)).view_as(parameter)
+            for parameter, each in chosen.items()
+        }
 
     def slopes(self, direction: Mapping[Tensor, Tensor], rows: slice) -> Tensor:
         return torch.stack(

@@ -11,6 +11,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from steelyard.probing.probe import Losses
+from steelyard.probing.shadow import Shadow
 from steelyard.probing.shared import Gradients
 
 Reusing = bool | Literal["detect"]
@@ -42,13 +43,13 @@ class Reuse(nn.Module):
         if setting == "detect":
             self.register_buffer("refused", torch.zeros((), dtype=torch.bool))
 
-    def may_begin(self, model: nn.Module, losses: Losses) -> bool:
-        """Whether there is anything to try on this vote."""
+    def may_begin(self, model: nn.Module, losses: Losses, *, scaled: bool) -> bool:
+        """Whether there is anything to try on this vote; `scaled`, whether gradients are taken of scaled losses."""
         if self.setting is False or (self.setting == "detect" and bool(self.refused)):
             return False
         detecting = self.setting == "detect"
-        reason = visible_reason(model) or (_unverifiable_reason(model, losses) if detecting else None)
-        return self._settled(reason)
+        reason = _visible_reason(model) or (None if scaled else _underflow_reason(model))
+        return self._settled(reason or (_unverifiable_reason(model, losses) if detecting else None))
 
     def holds(self, reason: str | None) -> bool:
         """Whether it stands after what the passes have shown."""
@@ -80,18 +81,32 @@ def _modes(model: nn.Module) -> tuple[bool, ...]:
     return tuple(module.training for module in model.modules())
 
 
-def visible_reason(model: nn.Module) -> str | None:
+def _visible_reason(model: nn.Module) -> str | None:
     """What in the modules, in the modes that they are in, has samples meet, keeps statistics or draws numbers."""
     for module in model.modules():
+        name = type(module).__name__
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
+            return f"the gradients of {name} are sparse"
         if not module.training:
             continue
-        name = type(module).__name__
         if isinstance(module, _BatchNorm):
             return f"the samples of a batch meet in {name}"
         if isinstance(module, _InstanceNorm) and module.track_running_stats:
             return f"{name} keeps running statistics"
         if isinstance(module, _DropoutNd) and module.p > 0:
             return f"{name} draws random numbers"
+    return None
+
+
+def _underflow_reason(model: nn.Module) -> str | None:
+    """Whether gradients may vanish that a scaler of the outer loop's would have kept."""
+    parameter = next(model.parameters(), None)
+    if parameter is None:
+        return None
+    device = parameter.device.type
+    cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else parameter.dtype
+    if torch.float16 in (cast, parameter.dtype):
+        return "gradients in float16 underflow where losses are not scaled: give the probe the outer loop's scaler="
     return None
 
 
@@ -103,20 +118,24 @@ def _unverifiable_reason(model: nn.Module, losses: Losses) -> str | None:
     return None
 
 
-def trace_reason(before: list[object], after: list[object], wrote_buffers: bool) -> str | None:
+def trace_reason(shadow: Shadow, *, drawn: bool) -> str | None:
     """What the passes have shown: random numbers drawn, or a buffer written to since it was copied."""
-    if before != after:
+    if drawn or shadow.drew_numbers():
         return "the forward pass draws random numbers"
-    if wrote_buffers:
+    if shadow.wrote_buffers():
         return "the forward pass changes the model's buffers"
     return None
 
 
 def mean_reason(whole: Mapping[str, Tensor], parts: Mapping[str, Tensor], *, tolerance: float) -> str | None:
-    """The first domain whose loss is not the mean of its halves', up to rounding (relative to the largest loss)."""
+    """The first domain whose loss is not the mean of its halves', up to rounding.
+
+    That is relative to the loss itself, and to a thousandth of the largest, for one whose terms cancel.
+    """
     pairs = {name: (float(loss), float(parts[name])) for name, loss in whole.items()}
-    scale = max((abs(value) for pair in pairs.values() for value in pair if math.isfinite(value)), default=0.0)
+    largest = max((abs(value) for pair in pairs.values() for value in pair if math.isfinite(value)), default=0.0)
     for name, (found, expected) in pairs.items():
+        scale = max(abs(found), largest / 1000)
         if math.isfinite(found) and not abs(found - expected) <= tolerance * scale:
             return (
                 f"the loss of domain {name!r} over all samples is {found:.6g}, and {expected:.6g} as a mean of halves"

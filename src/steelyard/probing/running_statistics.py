@@ -1,7 +1,8 @@
 """Running statistics: how learning passes move them, and what that does to losses that are judged on them."""
 
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,6 +10,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
+
+from steelyard.probing.gradient_probe import Pass
+
+_ROUNDING = 1e-6  # of a loss, which is the same to the bit if a buffer does not matter
 
 Statistics = list[tuple[Tensor, Tensor]]
 """Each layer's running mean and variance."""
@@ -24,9 +29,13 @@ class RunningStatistics:
         judge: A stand-in of the network, in the modes found.
         evaluating: Whether to set it to evaluation mode, and tap the layers for which that makes a difference;
             otherwise running statistics judge nothing.
+        watching: Whether to look for other buffers that learning passes change, which takes longer.
     """
 
-    def __init__(self, judge: nn.Module, *, evaluating: bool) -> None:
+    def __init__(self, judge: nn.Module, *, evaluating: bool, watching: bool) -> None:
+        self._judge = judge
+        self._watching = evaluating and watching
+        self._noted: list[dict[str, Tensor]] = []
         self._layers = {
             place: _tapped(module)
             for place, module in enumerate(judge.modules() if evaluating else ())
@@ -43,7 +52,45 @@ class RunningStatistics:
     def of(self, learner: nn.Module) -> Statistics:
         """Those of another stand-in of the same network, after a pass of its own."""
         modules = list(learner.modules())
+        if self._watching and len(self._noted) < 2:  # two domains' are enough to see what differs
+            self._noted.append({name: b for name, b in learner.named_buffers() if b.is_floating_point()})
         return [(modules[place].running_mean, modules[place].running_var) for place in self._layers]  # type: ignore[misc]
+
+    def warn_of_others(self, tested: Pass, judge_again: Callable[[], Mapping[str, Tensor]]) -> None:
+        """Warn if learning passes leave other buffers behind, too, each its own, and these matter.
+
+        Args:
+            tested: The judge's pass, with the gradients for what is `sought`.
+            judge_again: Its losses, from another pass.
+        """
+        unseen = self._unseen(tested.besides) if len(self._noted) == 2 else []
+        if not unseen:
+            return
+        judged = []
+        with torch.no_grad():
+            for noted in self._noted:
+                for name, buffer in self._judge.named_buffers():
+                    if name in unseen and buffer.shape == noted[name].shape:
+                        buffer.copy_(noted[name])
+                judged.append(judge_again())
+        if any(abs(one - judged[1][name]) > _ROUNDING * abs(one) for name, one in judged[0].items()):
+            warnings.warn(
+                f"the forward pass changes the buffer {unseen[0]!r}, and what that does to losses judged in "
+                "evaluation mode is no part of votes to first order: use InnerLoop(), or meta_test='batch'.",
+                stacklevel=2,
+            )
+
+    def _unseen(self, gradients: Sequence[Tensor | None]) -> list[str]:
+        """Buffers that learning passes leave behind differently, other than those of layers that gave gradients."""
+        names = [name for name, _ in self._judge.named_modules()]
+        known = {
+            f"{names[place]}.{statistic}".lstrip(".")
+            for place, found in zip(self._layers, gradients[::2], strict=True)
+            if found is not None
+            for statistic in ("running_mean", "running_var")
+        }
+        one, other = self._noted
+        return [name for name in one if name not in known and name in other and not torch.equal(one[name], other[name])]
 
     def change(self, learned: Statistics, gradients: Sequence[Tensor | None]) -> Tensor:
         """What learned statistics in place of the judge's add to its loss, to first order in what leaves the layers.
@@ -102,7 +149,7 @@ class _Scaled(_Tapped):
         self._shift = _stand_in(layer.bias, torch.zeros_like(layer.running_mean))
         self._own: dict[str, nn.Parameter | None] = {}
         layer.register_forward_pre_hook(self._put_in)
-        layer.register_forward_hook(self._take_out, always_call=True)
+        layer.register_forward_hook(self._take_out, prepend=True, always_call=True)  # before any that looks at it
 
     def _put_in(self, layer: nn.Module, _: tuple[Tensor, ...]) -> None:
         self._own = dict(layer._parameters)

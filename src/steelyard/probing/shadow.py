@@ -40,6 +40,7 @@ class Shadow:
         self._borrow = borrow
         self.parameters: dict[Tensor, nn.Parameter] = {}
         self._pairs: list[tuple[nn.Module, nn.Module]] = []
+        self._generators: list[tuple[Any, Any]] = []
         self.modules = tuple(self._module(root) for root in live)
         self._began = list(self._buffers())
 
@@ -48,6 +49,10 @@ class Shadow:
         now = list(self._buffers())
         kept = len(now) == len(self._began) and all(one is other for one, other in zip(now, self._began, strict=True))
         return not kept or any(buffer._version for buffer in now)
+
+    def drew_numbers(self) -> bool:
+        """Whether a generator that a module holds is elsewhere than the live one."""
+        return any(_place(live) != _place(stand_in) for live, stand_in in self._generators)
 
     def _buffers(self) -> Iterator[Tensor]:
         return (buffer for module in self.modules for buffer in module.buffers())
@@ -100,11 +105,15 @@ class Shadow:
         if isinstance(value, tuple):
             items = [self._of(item) for item in value]
             return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-        if isinstance(value, torch.Generator):
-            return self._once(value, torch.Generator.clone_state)
-        if isinstance(value, random.Random) or type(value).__module__.startswith("numpy"):
-            return self._once(value, copy.deepcopy)
+        if isinstance(value, torch.Generator | random.Random) or type(value).__module__.startswith("numpy"):
+            return self._once(value, self._generator)
         return value
+
+    def _generator(self, live: Any) -> Any:
+        """A copy that draws the same; also of what else numpy has."""
+        stand_in = live.clone_state() if isinstance(live, torch.Generator) else copy.deepcopy(live)
+        self._generators.append((live, stand_in))
+        return stand_in
 
     def _once(self, live: Any, make: Any) -> Any:
         """What several modules share stays shared."""
@@ -136,6 +145,16 @@ class Shadow:
             else:
                 (stand_in.update if isinstance(live, set) else stand_in.extend)(self._of(item) for item in live)
         return self._stand_ins[id(live)]
+
+
+def _place(generator: Any) -> Any:
+    """Where a generator is, to be compared; `None` of what is not one."""
+    if isinstance(generator, torch.Generator):
+        return generator.get_state().tolist()
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    bits = getattr(generator, "bit_generator", getattr(generator, "_bit_generator", None))
+    return None if bits is None else repr(bits.state)
 
 
 class _LocalBatchNorm(_BatchNorm):

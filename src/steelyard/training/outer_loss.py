@@ -71,6 +71,6 @@ class _Stored(torch.autograd.Function):
                 "the same loss): pass reuse=False to the probe."
             )
         gradients, ctx.gradients = ctx.gradients, None
-        if gradients:
-            torch._foreach_mul_(gradients, upstream[0])
+        if gradients:  # not in place: parameters that are only ever added to each other have one gradient
+            gradients = torch._foreach_mul(gradients, upstream[0])
         return None, None, *gradients
