@@ -26,7 +26,8 @@ class Benchmark(Command):
     """Measure what one training step costs relative to the plain equal-weights step, on one thread."""
 
     out: Annotated[Path, tyro.conf.Positional]
-    """The JSON file to write; it must not exist yet. A plot of the cost by the number of domains goes beside it."""
+    """The JSON file to write; it must not exist yet. Plots of the cost by the number of domains and
+    beside others' methods go with it."""
     rounds: int = 7
     """How often each method is timed; the medians are reported."""
     page: Path | None = None
@@ -35,7 +36,7 @@ class Benchmark(Command):
     def run(self) -> int:
         """Measure, show the records, write them."""
         from steelyard.experiments.benchmark import Record, measure
-        from steelyard.experiments.cost_plot import draw
+        from steelyard.experiments.cost_plot import draw_peers, draw_scaling
         from steelyard.experiments.training_steps import cases
 
         self._check()
@@ -47,16 +48,21 @@ class Benchmark(Command):
                 else:
                     records = news
         self.out.write_text(json.dumps([asdict(record) for record in records], indent=1) + "\n")
-        draw(records, self.out.with_suffix(".png"))
+        for draw, picture in zip((draw_scaling, draw_peers), self._pictures, strict=True):
+            draw(records, picture)
         if self.page is not None:
             self.page.write_text(with_tables(self.page.read_text(encoding="utf-8"), records), encoding="utf-8")
         Console().print(_table(records))
         return 0
 
+    @property
+    def _pictures(self) -> tuple[Path, Path]:
+        return self.out.with_suffix(".png"), self.out.with_name(f"{self.out.stem}-peers.png")
+
     def _check(self) -> None:
         if self.page is not None:
             check_page(self.page, MARK)
-        for file in (self.out, self.out.with_suffix(".png")):
+        for file in (self.out, *self._pictures):
             if file.exists():
                 raise UserError(f"{file}: exists already; remove it or name another file.")
         if self.out.suffix == ".png":

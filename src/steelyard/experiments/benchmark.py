@@ -16,7 +16,8 @@ from typing import NamedTuple
 import torch
 
 from steelyard.experiments import training_steps
-from steelyard.experiments.training_steps import Case, Step, make_step
+from steelyard.experiments.benchmark_tasks import Step
+from steelyard.experiments.training_steps import Case, make_step
 
 SECONDS = 0.4  # each case runs at least as long in a round, and at least one vote
 

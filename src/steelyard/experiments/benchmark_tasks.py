@@ -1,7 +1,7 @@
 """What the benchmark trains: networks, losses and batches, all fixed here."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -14,11 +14,13 @@ from steelyard.imaging.unet import UNet
 
 Batch = dict[str, tuple[Tensor, Tensor]]
 Loss = Callable[[Tensor, Tensor], Tensor]
+Step = Callable[[], None]
+"""Takes one training step each time it is called."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A network in training; SGD with momentum in float32."""
+    """A network in training; SGD with momentum in float32, torch's fused one, which is the fastest."""
 
     model: nn.Module
     loss: Loss
@@ -31,7 +33,12 @@ def make_task(network: str, domains: int) -> Task:
     torch.manual_seed(0)
     model, loss, samples = NETWORKS[network]()
     batch = {f"domain {d}": samples() for d in range(domains)}
-    return Task(model=model, loss=loss, batch=batch, optimizer=SGD(model.parameters(), lr=0.01, momentum=0.9))
+    return Task(model=model, loss=loss, batch=batch, optimizer=make_optimizer(model.parameters()))
+
+
+def make_optimizer(parameters: Iterable[Tensor]) -> SGD:
+    """The one that every step is taken with."""
+    return SGD(parameters, lr=0.01, momentum=0.9, fused=True)
 
 
 Parts = tuple[nn.Module, Loss, Callable[[], tuple[Tensor, Tensor]]]

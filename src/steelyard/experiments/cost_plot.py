@@ -1,19 +1,18 @@
-"""The cost of a step against the number of domains, as a picture."""
+"""The cost of a step, as pictures: against the number of domains, and beside others' methods."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from steelyard.experiments.benchmark import Record
 
+_OTHERS = ("torchjd", "higher", "Gramian")
 
-def draw(records: Sequence[Record], out: Path) -> None:
+
+def draw_scaling(records: Sequence[Record], out: Path) -> None:
     """One panel for each network that was measured with several numbers of domains."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    voting = [r for r in records if r.every == 1 and not r.method.startswith(("torchjd", "higher", "Gramian"))]
+    plt = _pyplot()
+    voting = [r for r in records if r.every == 1 and not r.method.startswith(_OTHERS)]
     networks = {r.network: len({s.domains for s in voting if s.network == r.network}) for r in voting}
     several = [network for network, numbers in networks.items() if numbers > 1] or list(networks)[:1]
     figure, panels = plt.subplots(1, len(several), figsize=(4.5 * len(several), 3.6), squeeze=False)
@@ -35,3 +34,34 @@ def draw(records: Sequence[Record], out: Path) -> None:
     figure.tight_layout()
     figure.savefig(out, dpi=110)
     plt.close(figure)
+
+
+def draw_peers(records: Sequence[Record], out: Path) -> None:
+    """One panel for each network that others' methods were measured on: a bar for each row, cheapest first."""
+    plt = _pyplot()
+    groups = dict.fromkeys((r.network, r.domains) for r in records if r.method.startswith(_OTHERS))
+    groups = groups or dict.fromkeys((r.network, r.domains) for r in records[:1])
+    figure, panels = plt.subplots(1, len(groups), figsize=(4.2 * len(groups), 5.4), squeeze=False)
+    for (network, domains), panel in zip(groups, panels[0], strict=True):
+        mine = [r for r in records if (r.network, r.domains) == (network, domains) and r.method != "plain"]
+        mine.sort(key=lambda r: r.time_ratio, reverse=True)
+        tints = ["tab:grey" if r.method.startswith(_OTHERS) else "tab:blue" for r in mine]
+        names = [r.method if r.every == 1 else f"{r.method}, every {r.every}" for r in mine]
+        bars = panel.barh(names, [r.time_ratio for r in mine], color=tints)
+        panel.bar_label(bars, fmt="%.2f", padding=2, fontsize=7)
+        panel.axvline(1.0, color="black", linewidth=0.8)
+        panel.set(title=f"{network}, {domains} domains", xlabel="time of a step, relative to plain")
+        panel.set_xlim(0, 1.15 * mine[0].time_ratio)
+        panel.tick_params(axis="y", labelsize=7)
+    figure.tight_layout()
+    figure.savefig(out, dpi=110)
+    plt.close(figure)
+
+
+def _pyplot() -> Any:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    return plt

@@ -8,13 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from steelyard.experiments.benchmark_tasks import Task, make_task
+from steelyard.experiments.benchmark_tasks import Step, Task, make_task
 from steelyard.experiments.peers import joint_losses, peer_step, peers
 from steelyard.probing import FirstOrder, Gramian, InnerLoop, Probe
 from steelyard.training import Balancer
 from steelyard.weighting import DirichletVote, Fixed, FromGramian, Weighting
-
-Step = Callable[[], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +68,7 @@ def _rows(network: str, domains: int, every: tuple[int, ...], *, extra: list[str
 def _others(network: str) -> list[str]:
     authors = ["higher"] if network == "unet-batchnorm" and find_spec("higher") else []
     bridged = ["Gramian MGDA"] if find_spec("torchjd") else []
-    return [*authors, *peers(), *bridged]
+    return [*authors, *peers(network), *bridged]
 
 
 def make_step(case: Case) -> Step:
