@@ -27,6 +27,19 @@ class Passes(NamedTuple):
     trained: dict[str, Tensor]
 
 
+def run_halves(shadow: Shadow, halves: Mapping[str, Halves]) -> Passes:
+    """The outer forward pass, as one over all meta-train and one over all meta-test halves."""
+    model, losses = stand_ins_of(shadow)
+    trains, tests = meta_trains(halves), meta_tests(halves)
+    outputs = [losses.outputs(model, side) for side in (trains, tests)]
+    tested = losses.of(outputs[1], tests)
+    joined = {name: join_samples([side[name] for side in outputs]) for name in halves}
+    with torch.no_grad():
+        trained = losses.of({name: detach_samples(output) for name, output in outputs[0].items()}, trains)
+    whole = losses.of(joined, {name: whole_of(half) for name, half in halves.items()})
+    return Passes(torch.stack(list(tested.values())).sum(), whole, trained)
+
+
 class Direction:
     """v, with ⟨Δ_d, G⟩ = factor · ⟨g_d, v⟩ + drift for steps that are linear in the gradient.
 
@@ -77,19 +90,6 @@ class Direction:
         """v, one tensor for each of as many parameters; zeros for those that are not stepped."""
         placed: dict[int, Tensor] = dict(zip(self._where, self._along, strict=True))
         return [placed.get(i) for i in range(count)]
-
-    @staticmethod
-    def run(shadow: Shadow, halves: Mapping[str, Halves]) -> Passes:
-        """The outer forward pass, as one over all meta-train and one over all meta-test halves."""
-        model, losses = stand_ins_of(shadow)
-        trains, tests = meta_trains(halves), meta_tests(halves)
-        outputs = [losses.outputs(model, side) for side in (trains, tests)]
-        tested = losses.of(outputs[1], tests)
-        joined = {name: join_samples([side[name] for side in outputs]) for name in halves}
-        with torch.no_grad():
-            trained = losses.of({name: detach_samples(output) for name, output in outputs[0].items()}, trains)
-        whole = losses.of(joined, {name: whole_of(half) for name, half in halves.items()})
-        return Passes(torch.stack(list(tested.values())).sum(), whole, trained)
 
     def forward_slopes(self, shadow: Shadow, halves: Mapping[str, Halves], passes: Passes) -> dict[str, Tensor]:
         """All factor · ⟨g_d, v⟩ from one more pass without gradients, beside what is known at θ."""

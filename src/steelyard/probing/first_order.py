@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from steelyard.batches import Tree
 from steelyard.measurement import Measurement
-from steelyard.probing.direction import Direction, check_fit_for_sum, losses_of
+from steelyard.probing.direction import Direction, check_fit_for_sum, losses_of, run_halves
 from steelyard.probing.expansion import expand
 from steelyard.probing.gradient_probe import Pass, check_moves, detached, is_too_small, leaves_of
 from steelyard.probing.halves import Halves, meta_tests
@@ -250,7 +250,7 @@ class FirstOrder(VoteProbe):
         shadow = Shadow(model, losses, borrow=True)
         leaves = leaves_of(shadow, optimizer, everything=True)
         before = random_states(leaves.live)
-        passes = Direction.run(shadow, halves)
+        passes = run_halves(shadow, halves)
         reason = trace_reason(shadow, drawn=random_states(leaves.live) != before)
         with preserved_random_states(leaves.live):
             reason = reason or self._sum_audit(model, losses, halves, alone=detached(passes.whole))

@@ -11,8 +11,7 @@ from torch.autograd.graph import GradientEdge
 from steelyard.probing.gradient_probe import Leaves
 from steelyard.probing.layer_kinds import Layer, layer_of
 from steelyard.probing.reuse import leaf_uses
-
-Gradients = Sequence[Tensor | None]
+from steelyard.probing.shared import Gradients
 
 
 class LinearLayers:
