@@ -21,7 +21,7 @@ check: $(INSTALLED)
 	$(BIN)/lint-imports
 
 test: check
-	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered
+	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term-missing:skip-covered
 
 evidence: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow

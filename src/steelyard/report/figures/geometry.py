@@ -38,7 +38,7 @@ def geometry_plate(measured: Geometry, *, method: str, name: str = "geometry") -
             f"the meta-train halves, {angle_between(*measured.gradients):.0f}° apart; the plane is the one they span. "
             f"G, the gradient of both losses' sum on the other half, has norm {measured.other_norm:.3g}, of which "
             f"{in_plane:.3g} lies in the plane and is shown, {_angles(measured)}. Inner products with G: {first} "
-            f"{along[0]:.3g}, {second} {along[1]:.3g}; a small plain step alone, without what it does to running "
+            f"{along[0]:.3g}, {second} {along[1]:.3g}; a small plain step alone, without what it does to any running "
             f"statistics, would have greedy vote for {greedy} here and conservative for the other."
         ),
         panels=(Panel(title="in the plane of the two gradients", draw=lambda axes: _draw(axes, measured)),),
