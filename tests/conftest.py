@@ -10,6 +10,12 @@ def _one_thread_and_seed():
     torch.manual_seed(0)
 
 
+@pytest.fixture
+def compiler():
+    """Nothing is compiled yet: after several networks of one class torch gives up, and runs further ones eagerly."""
+    torch.compiler.reset()
+
+
 @pytest.fixture(scope="session")
 def cohort(tmp_path_factory):
     """Five small heads, with masks."""

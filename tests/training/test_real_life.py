@@ -113,6 +113,7 @@ def test_accumulated_and_clipped_gradients_are_those_of_a_plain_loop():
 
 @pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("compiler")
 def test_compiled_models_vote_like_eager_ones(in_place):
     eager = smooth()
     twin = copy.deepcopy(eager)

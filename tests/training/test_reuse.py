@@ -455,6 +455,7 @@ def test_float16_gradients_do_not_underflow_with_a_scaler():
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("compiler")
 def test_a_compiled_model_goes_on_running_compiled_unless_told():
     model = smooth()
     compiled = torch.compile(model, backend="aot_eager")

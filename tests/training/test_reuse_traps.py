@@ -55,6 +55,13 @@ def test_float16_parameters_without_the_scaler_are_not_shared(probe):
     assert_not_shared(probe, smooth().half(), batch(dtype=torch.float16))
 
 
+def test_one_float16_layer_is_enough():
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 1).half())
+    model[1].register_forward_pre_hook(lambda _, inputs: (inputs[0].half(),))
+    model[1].register_forward_hook(lambda *given: given[2].float())
+    assert_not_shared(sy.FirstOrder, model, batch())
+
+
 @casting
 def test_float16_by_autocast_without_the_scaler_is_not_shared(probe):
     with torch.autocast("cpu", dtype=torch.float16):

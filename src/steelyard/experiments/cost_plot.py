@@ -37,7 +37,7 @@ def draw_scaling(records: Sequence[Record], out: Path) -> None:
 
 
 def draw_peers(records: Sequence[Record], out: Path) -> None:
-    """One panel for each network that others' methods were measured on: a bar for each row, cheapest first."""
+    """One panel for each network that others' methods were measured on (the first, if none): a bar for each row."""
     plt = _pyplot()
     groups = dict.fromkeys((r.network, r.domains) for r in records if r.method.startswith(_OTHERS))
     groups = groups or dict.fromkeys((r.network, r.domains) for r in records[:1])

@@ -100,12 +100,12 @@ def _visible_reason(model: nn.Module) -> str | None:
 
 def _underflow_reason(model: nn.Module) -> str | None:
     """Whether gradients may vanish that a scaler of the outer loop's would have kept."""
-    parameter = next(model.parameters(), None)
-    if parameter is None:
-        return None
-    device = parameter.device.type
-    cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else parameter.dtype
-    if torch.float16 in (cast, parameter.dtype):
+    parameters = list(model.parameters())
+    kinds = {parameter.dtype for parameter in parameters}
+    for device in {parameter.device.type for parameter in parameters}:
+        if torch.is_autocast_enabled(device):
+            kinds.add(torch.get_autocast_dtype(device))
+    if torch.float16 in kinds:
         return "gradients in float16 underflow where losses are not scaled: give the probe the outer loop's scaler="
     return None
 

@@ -50,7 +50,7 @@ class RunningStatistics:
         return [tensor for layer in self._layers.values() for tensor in layer.sought]
 
     def of(self, learner: nn.Module) -> Statistics:
-        """Those of another stand-in of the same network, after a pass of its own."""
+        """Those of another stand-in of the same network, after a pass of its own; its other buffers may be noted."""
         modules = list(learner.modules())
         if self._watching and len(self._noted) < 2:  # two domains' are enough to see what differs
             self._noted.append({name: b for name, b in learner.named_buffers() if b.is_floating_point()})

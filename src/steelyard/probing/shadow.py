@@ -106,11 +106,11 @@ class Shadow:
             items = [self._of(item) for item in value]
             return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
         if isinstance(value, torch.Generator | random.Random) or type(value).__module__.startswith("numpy"):
-            return self._once(value, self._generator)
+            return self._once(value, self._copied)
         return value
 
-    def _generator(self, live: Any) -> Any:
-        """A copy that draws the same; also of what else numpy has."""
+    def _copied(self, live: Any) -> Any:
+        """A copy; of a generator one that draws the same, and whose place is compared later."""
         stand_in = live.clone_state() if isinstance(live, torch.Generator) else copy.deepcopy(live)
         self._generators.append((live, stand_in))
         return stand_in
