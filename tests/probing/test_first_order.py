@@ -482,7 +482,7 @@ def test_dropout_and_batch_normalisation_are_not_shared_and_leave_no_trace():
 
 @pytest.mark.parametrize("probe", [sy.FirstOrder(), sy.InnerLoop(reuse=True)], ids=lambda probe: type(probe).__name__)
 def test_no_pass_of_a_vote_keeps_more_than_half_of_the_samples_in_memory(probe):
-    model, sizes = nn.Linear(6, 1), []
+    model, sizes = nn.Sequential(nn.Linear(6, 1), nn.PReLU()), []
     model.register_forward_hook(lambda _, inputs, output: sizes.append(len(output)) if output.requires_grad else None)
     balancer(probe=probe)(model, batch(), torch.optim.SGD(model.parameters(), lr=0.1)).backward()
     assert max(sizes) == 6  # of twelve, also where the first vote looks whether samples meet

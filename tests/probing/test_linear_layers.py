@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 import steelyard as sy
 from steelyard.probing.first_order import FirstOrder
-from steelyard.probing.layered_sum import LayeredSum
+from steelyard.probing.layered_pass import LayeredPass
 from toys import balancer, batch
 
 NAMES = ("a", "b", "c")
@@ -168,8 +168,8 @@ class Tied(nn.Module):
 @pytest.fixture
 def layered(monkeypatch):
     """How each attempt to read gradients off went."""
-    record, run = [], LayeredSum.run
-    monkeypatch.setattr(LayeredSum, "run", lambda self, **k: record.append(run(self, **k)) or record[-1])
+    record, run = [], LayeredPass.run
+    monkeypatch.setattr(LayeredPass, "run", lambda self, **k: record.append(run(self, **k)) or record[-1])
     return record
 
 
@@ -184,16 +184,40 @@ def test_values_and_gradients_are_those_of_separate_passes(make, stepped, layere
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(parameters if stepped == "all" else parameters[-2:], lr=0.1, momentum=0.9)
     found = []
-    for along in ("domains", "sum"):
-        judge = balancer(domains=NAMES, weighting=sy.Fixed([0.2, 0.3, 0.5]), probe=FirstOrder(along=along))
+    for along in (None, "domains", "sum"):
+        probe = FirstOrder(along=along or "domains")
+        probe.unlayered.fill_(along is None)
+        judge = balancer(domains=NAMES, weighting=sy.Fixed([0.2, 0.3, 0.5]), probe=probe)
         for _ in range(2):  # audited, then not
             model.zero_grad()
             judge(model, samples, optimizer).backward()
         found.append((judge.last.measured, [p.grad.clone() for p in parameters]))
-    assert layered == [True, True]
-    assert found[1][0] == pytest.approx(found[0][0], rel=1e-10)
-    for mine, theirs in zip(found[1][1], found[0][1], strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
+    assert layered == [True] * 4
+    for measured, gradients in found[1:]:
+        assert measured == pytest.approx(found[0][0], rel=1e-10)
+        for mine, theirs in zip(gradients, found[0][1], strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
+
+
+def test_any_optimizer_steps_along_what_is_read_off(layered):
+    model, found = layers(nn.ReLU()).double(), []
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for unlayered in (True, False):
+        probe = FirstOrder()
+        probe.unlayered.fill_(unlayered)
+        judge = balancer(probe=probe)
+        judge(model, batch(dtype=torch.float64), optimizer)
+        found.append(judge.last.measured)
+    assert layered == [True]
+    assert found[1] == pytest.approx(found[0], rel=1e-10)
+
+
+def test_gradients_of_scaled_losses_are_taken_in_passes(layered):
+    model = layers(nn.ReLU())
+    probe = FirstOrder(scaler=torch.amp.GradScaler("cpu", init_scale=1024.0))
+    balancer(probe=probe)(model, batch(), torch.optim.SGD(model.parameters(), lr=0.1)).backward()
+    assert layered == []
+    assert probe.reuse.reason is None
 
 
 @pytest.mark.parametrize(
@@ -219,12 +243,13 @@ def test_values_and_gradients_are_those_of_separate_passes(make, stepped, layere
         "tied",
     ],
 )
-def test_other_networks_are_measured_by_a_difference(make, layered):
+@pytest.mark.parametrize("along", ["domains", "sum"])
+def test_other_networks_are_measured_otherwise(make, along, layered):
     model = make().double()
     samples = batch(sizes=(2, 2, 2), names=NAMES, dtype=torch.float64)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     weights = [0.2, 0.3, 0.5]
-    judge = balancer(domains=NAMES, weighting=sy.Fixed(weights), probe=FirstOrder(along="sum"))
+    judge = balancer(domains=NAMES, weighting=sy.Fixed(weights), probe=FirstOrder(along=along))
     for _ in range(2):
         model.zero_grad()
         judge(model, samples, optimizer).backward()
@@ -259,9 +284,10 @@ class Rewriting(nn.Module):
         return y + x.mean(1, keepdim=True)
 
 
-def test_an_input_that_is_written_to_is_an_error_as_in_a_plain_step():
+@pytest.mark.parametrize("along", ["domains", "sum"])
+def test_an_input_that_is_written_to_is_an_error_as_in_a_plain_step(along):
     model = Rewriting()
-    judge = balancer(probe=FirstOrder(along="sum"))
+    judge = balancer(probe=FirstOrder(along=along))
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         judge(model, batch(), torch.optim.SGD(model.parameters(), lr=0.1))
 
@@ -277,10 +303,11 @@ class Penalised(nn.Module):
         return mse_loss(output, target) + 1e-4 * sum(p.square().sum() for p in self.model.parameters())
 
 
-def test_a_small_penalty_on_the_parameters_is_in_the_gradients(layered):
+@pytest.mark.parametrize("along", ["domains", "sum"])
+def test_a_small_penalty_on_the_parameters_is_in_the_gradients(along, layered):
     model = layers(nn.ReLU())
     loss, samples = Penalised(model), batch()
-    judge = balancer(weighting=sy.Fixed([0.3, 0.7]), probe=FirstOrder(along="sum"), loss=loss)
+    judge = balancer(weighting=sy.Fixed([0.3, 0.7]), probe=FirstOrder(along=along), loss=loss)
     judge(model, samples, torch.optim.SGD(model.parameters(), lr=0.1)).backward()
     plain = sum(w * loss(model(x), y) for w, (x, y) in zip((0.3, 0.7), samples.values(), strict=True))
     assert layered == [False]
@@ -302,9 +329,10 @@ class Turning(nn.Module):
         return self.last(self.first(x.flip(0)).tanh().flip(0) if self.turned else self.first(x).tanh())
 
 
-def test_a_network_that_comes_to_do_something_else_is_looked_at_again(layered):
+@pytest.mark.parametrize("along", ["domains", "sum"])
+def test_a_network_that_comes_to_do_something_else_is_looked_at_again(along, layered):
     model = Turning()
-    judge = balancer(probe=FirstOrder(along="sum", every=2))
+    judge = balancer(probe=FirstOrder(along=along, every=2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(34):
         model.turned = step >= 29
@@ -314,19 +342,20 @@ def test_a_network_that_comes_to_do_something_else_is_looked_at_again(layered):
     assert judge.last.vote
 
 
-def test_nothing_is_kept_in_memory_until_a_collector_of_cycles_comes_by(monkeypatch):
-    kept, run = [], LayeredSum.run
+@pytest.mark.parametrize("along", ["domains", "sum"])
+def test_nothing_is_kept_in_memory_until_a_collector_of_cycles_comes_by(along, monkeypatch):
+    kept, run = [], LayeredPass.run
 
     def watched(self, **kwargs):
         found = run(self, **kwargs)
         kept.extend(weakref.ref(layer) for layer in self._layers._layers)
         return found
 
-    monkeypatch.setattr(LayeredSum, "run", watched)
+    monkeypatch.setattr(LayeredPass, "run", watched)
     model = images()
     gc.disable()
     try:
-        judge = balancer(probe=FirstOrder(along="sum"))
+        judge = balancer(probe=FirstOrder(along=along))
         judge(model, batch(), torch.optim.SGD(model.parameters(), lr=0.1)).backward()
         assert len(kept) == 4
         assert not any(layer() for layer in kept)

@@ -16,7 +16,7 @@ from steelyard.probing.expansion import expand
 from steelyard.probing.gradient_probe import Pass, check_moves, detached, is_too_small, leaves_of
 from steelyard.probing.halves import Halves, meta_tests
 from steelyard.probing.hypothetical_step import Rule, innermost
-from steelyard.probing.layered_sum import LayeredSum
+from steelyard.probing.layered_pass import LayeredPass
 from steelyard.probing.linear_step import linear_steps
 from steelyard.probing.probe import Finding, Losses
 from steelyard.probing.random_numbers import preserved_random_states, random_states
@@ -87,8 +87,8 @@ class FirstOrder(VoteProbe):
             raise ValueError(f"along must be 'domains' or 'sum'; got {along!r}.")
         self.along = along
         self._layered: tuple[bool, ...] | None = None  # the state in which the network was seen to be of known layers
-        if along == "sum":  # kept, so that a run continued from a checkpoint does the same
-            self.register_buffer("unlayered", torch.zeros((), dtype=torch.bool))
+        # Kept, so that a run continued from a checkpoint does the same.
+        self.register_buffer("unlayered", torch.zeros((), dtype=torch.bool))
 
     def _measure(
         self, model: nn.Module, batch: Mapping[str, Tree], *, losses: Losses, optimizer: Optimizer
@@ -113,9 +113,8 @@ class FirstOrder(VoteProbe):
         return Measurement.nothing(len(losses.domains)) if found is None else measurement_of(found, losses.domains)
 
     def _shared_ways(self) -> Sequence[Callable[..., Finding | None]]:
-        if self.along == "domains":
-            return (self._shared_domains,)
-        return (self._shared_sum,) if self.unlayered else (self._layered_sum, self._shared_sum)
+        passes = self._shared_domains if self.along == "domains" else self._shared_sum
+        return (passes,) if self.unlayered else (self._layered_pass, passes)
 
     def _domains(
         self, model: nn.Module, halves: dict[str, Halves], losses: Losses, *, optimizer: Optimizer
@@ -200,7 +199,7 @@ class FirstOrder(VoteProbe):
         values = {name: level + slope for name, slope in slopes.items()}
         return {name: v + statistics.change(learned[name], tested.besides).to(v) for name, v in values.items()}
 
-    def _layered_sum(
+    def _layered_pass(
         self,
         model: nn.Module,
         halves: dict[str, Halves],
@@ -209,33 +208,34 @@ class FirstOrder(VoteProbe):
         optimizer: Optimizer,
         rest: dict[str, tuple[float, Tree]],
     ) -> Finding | None:
-        """The same, and no finite difference, where all layers are linear in their parameters; else `None`."""
-        shadow = Shadow(model, losses, borrow=True)
+        """Either from one pass over all halves, where all layers are linear in their parameters; else `None`."""
+        apart, steps = self.along == "domains", linear_steps(optimizer, self.step)
+        if not losses.follow_outputs or (apart and self.scaler is not None):
+            return None
+        shadow = Shadow(model, losses, borrow=steps is not None)
         leaves = leaves_of(shadow, optimizer, everything=True)
         before = random_states(leaves.live)
-        layered = LayeredSum(shadow, leaves, halves, differentiate=self._gradients)
+        layered = LayeredPass(shadow, leaves, halves, differentiate=self._gradients, apart=apart)
         state = (*(module.training for module in model.modules()), *(p.requires_grad for p in model.parameters()))
         if not layered.run(verify=state != self._layered or self._looks_again):
             self.unlayered.fill_(True)  # not tried at every vote, in vain and at the price of a pass
             return None
         self._layered = state
         reason = trace_reason(shadow, drawn=random_states(leaves.live) != before)
-        with preserved_random_states(leaves.live):
-            reason = reason or self._sum_audit(model, losses, halves, alone=layered.whole)
+        reason = reason or self._halves_audit(model, losses, halves)
         if not self.reuse.holds(reason):
             return None
-        total = layered.direction_gradients()
-        direction = Direction(total, leaves, linear_steps(optimizer, self.step))
-        slopes = layered.slopes(direction.full(len(leaves.live)))
-        values = {name: layered.level + direction.drift + direction.factor * slope for name, slope in slopes.items()}
-        shared = Shared(losses=layered.whole, combine=layered.gradients, parameters=leaves.live, rest=rest)
+        if apart:
+            trained, tested = layered.passes()
+            values = expand(trained, list(tested.values()), shadow, leaves, optimizer=optimizer, rule=self.step)
+            shared = share_halves(halves, trained, tested, leaves=leaves, rest=rest)
+        else:
+            direction = Direction(layered.direction_gradients(), leaves, steps)
+            slopes = layered.slopes(direction.full(len(leaves.live)))
+            level = layered.level + direction.drift
+            values = {name: level + direction.factor * slope for name, slope in slopes.items()}
+            shared = Shared(losses=layered.whole, combine=layered.gradients, parameters=leaves.live, rest=rest)
         return Finding(measurement_of(values, losses.domains), shared)
-
-    def _sum_audit(
-        self, model: nn.Module, losses: Losses, halves: dict[str, Halves], *, alone: Mapping[str, Tensor]
-    ) -> str | None:
-        whole = {name: whole_of(half) for name, half in halves.items()}
-        return self._audit(model, losses, whole, alone=lambda *_: alone, evaluating=self.meta_test == "eval")
 
     def _shared_sum(
         self,
@@ -252,8 +252,15 @@ class FirstOrder(VoteProbe):
         before = random_states(leaves.live)
         passes = run_halves(shadow, halves)
         reason = trace_reason(shadow, drawn=random_states(leaves.live) != before)
+        everything = {name: whole_of(half) for name, half in halves.items()}
         with preserved_random_states(leaves.live):
-            reason = reason or self._sum_audit(model, losses, halves, alone=detached(passes.whole))
+            reason = reason or self._audit(
+                model,
+                losses,
+                everything,
+                alone=lambda *_: detached(passes.whole),
+                evaluating=self.meta_test == "eval",
+            )
         if not self.reuse.holds(reason):
             return None
         total = self._gradients(passes.tested_sum, leaves.stand_ins, retain=True)

@@ -1,7 +1,7 @@
 """Networks of layers that are linear in their parameters: all gradients, under any weights of the samples."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 import torch
@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from steelyard.probing.gradient_probe import Leaves
-from steelyard.probing.layer_kinds import Layer, layer_of
+from steelyard.probing.layer import Layer
+from steelyard.probing.layer_kinds import layer_of
 from steelyard.probing.reuse import leaf_uses
 from steelyard.probing.shared import Gradients
 
@@ -28,12 +29,20 @@ class LinearLayers:
         self._leaves = leaves.stand_ins
 
     @classmethod
-    def of(cls, model: nn.Module, leaves: Leaves) -> "LinearLayers | None":
-        """The layers, if every parameter to be differentiated is one's, and no two layers share any."""
+    def of(cls, model: nn.Module, leaves: Leaves, *, pieces: Sequence[int] = ()) -> "LinearLayers | None":
+        """The layers, if every parameter to be differentiated is one's, and no two layers share any.
+
+        Args:
+            model: the network.
+            leaves: what is to be differentiated.
+            pieces: sizes of runs of samples whose gradients alone are sought; nothing else is kept then.
+        """
         modules = [
-            module for module in model.modules() if any(p.requires_grad for p in module.parameters(recurse=False))
+            module
+            for module in model.modules()
+            if any(p is not None and p.requires_grad for p in module._parameters.values())
         ]
-        layers = [layer for layer in map(layer_of, modules) if layer is not None]
+        layers = [layer for layer in (layer_of(module, pieces) for module in modules) if layer is not None]
         owned = [id(parameter) for layer in layers for parameter in layer.owned]
         fit = len(layers) == len(modules) and len(owned) == len(set(owned))
         return cls(layers, leaves) if fit and set(owned) == {id(leaf) for leaf in leaves.stand_ins} else None
@@ -74,7 +83,14 @@ class LinearLayers:
     @torch.no_grad()
     def gradients(self, weights: Tensor | None, *, chosen: slice | None = None) -> list[Tensor | None]:
         """The parameters' gradients if each of the chosen samples' losses had a weight (one, unless given)."""
-        found = [layer.gradients(weights, chosen or slice(None)) for layer in self._layers]
+        return self._placed([layer.gradients(weights, chosen or slice(None)) for layer in self._layers])
+
+    @torch.no_grad()
+    def apart(self) -> list[list[Tensor | None]]:
+        """The parameters' gradients for each of the pieces."""
+        return [self._placed(found) for found in zip(*(layer.apart() for layer in self._layers), strict=True)]
+
+    def _placed(self, found: Iterable[Mapping[Tensor, Tensor]]) -> list[Tensor | None]:
         placed = {parameter: gradient for each in found for parameter, gradient in each.items()}
         return [placed.get(leaf) for leaf in self._leaves]
 

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-_PLAIN = (bool, int, float, str, type(None))
-_CONTAINERS = (list, set, deque, dict, OrderedDict, defaultdict, Counter)
+_PLAIN = frozenset((bool, int, float, str, type(None)))
+_CONTAINERS = frozenset((list, set, deque, dict, OrderedDict, defaultdict, Counter))
+_BARE = frozenset((list, set, dict, OrderedDict))  # of which an empty one is like any other
 
 
 class Shadow:
@@ -83,8 +84,19 @@ class Shadow:
             else:
                 self._stand_ins[id(live)] = stand_in = _hollow(live)
                 self._pairs.append((live, stand_in))
-                stand_in.__dict__.update({name: self._of(value) for name, value in vars(live).items()})
+                self._fill(vars(stand_in), vars(live))
         return self._stand_ins[id(live)]  # type: ignore[no-any-return]
+
+    def _fill(self, stand_ins: dict[str, Any], live: dict[str, Any]) -> None:
+        """Put what stands in for each of a module's attributes; by the shortest way for most of them."""
+        for name, value in live.items():
+            kind = type(value)
+            if kind in _PLAIN:
+                stand_ins[name] = value
+            elif kind in _BARE and not value and not (kind is OrderedDict and value.__dict__):
+                stand_ins[name] = self._stand_ins.setdefault(id(value), kind())
+            else:
+                stand_ins[name] = self._of(value)
 
     def _of(self, value: Any) -> Any:
         """What stands in for a module's attribute, or for what it holds."""
@@ -92,6 +104,8 @@ class Shadow:
             return value
         if type(value) in _CONTAINERS:  # first, because a module holds a dozen, most of them empty
             return self._container(value)
+        if type(value) is tuple and all(type(item) in _PLAIN for item in value):
+            return value
         value = getattr(value, "_torchdynamo_orig_callable", value)  # what torch.compile compiled
         if isinstance(value, nn.Module):
             return self._module(value)

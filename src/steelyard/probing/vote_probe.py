@@ -66,6 +66,10 @@ class VoteProbe(GradientProbe, ABC):
         reason = None
         if losses.follow_outputs:
             reason = _additive_reason(losses, halves, trained=trained, tested=tested)
+        return reason or self._halves_audit(model, losses, halves)
+
+    def _halves_audit(self, model: nn.Module, losses: Losses, halves: Mapping[str, Halves]) -> str | None:
+        """Whether a pass over everything gives the losses that passes over the halves give."""
         whole = {name: whole_of(half) for name, half in halves.items()}
 
         def alone(twin: nn.Module, twin_losses: Losses) -> dict[str, Tensor]:
@@ -75,7 +79,7 @@ class VoteProbe(GradientProbe, ABC):
             }
 
         with preserved_random_states(model.parameters()):
-            return reason or self._audit(model, losses, whole, alone=alone, evaluating=self.meta_test == "eval")
+            return self._audit(model, losses, whole, alone=alone, evaluating=self.meta_test == "eval")
 
     def extra_repr(self) -> str:
         """The settings, for `print(balancer)`."""

@@ -1,4 +1,4 @@
-"""⟨g_d, v⟩ for all domains from the outer step's one forward and one backward pass, on networks of known layers."""
+"""Every domain's gradients from the outer step's one forward and one backward pass, on networks of known layers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from steelyard.batches import detach_samples, join_samples
-from steelyard.probing.gradient_probe import Leaves, Sought, detached, stand_ins_of
+from steelyard.probing.gradient_probe import Leaves, Pass, Sought, detached, stand_ins_of
 from steelyard.probing.halves import Halves
 from steelyard.probing.linear_layers import LinearLayers, alike
 from steelyard.probing.reuse import mean_reason, rounding
 from steelyard.probing.shadow import Shadow
+from steelyard.probing.shared import weighted_sum
 from steelyard.probing.vote_probe import whole_of
 
 
@@ -22,26 +23,40 @@ class Differentiate(Protocol):
         """One gradient for each leaf."""
 
 
-class LayeredSum:
-    """One pass over all meta-train halves, then all meta-test halves, with gradients known sample by sample.
+class LayeredPass:
+    """One pass over all meta-train halves and all meta-test halves, with gradients known sample by sample.
+
+    Args:
+        shadow: the stand-ins that are run.
+        leaves: what is differentiated.
+        halves: the samples.
+        differentiate: takes gradients.
+        apart: the gradients of each half are all that is wanted; they are taken on the way, and nothing else is kept.
 
     Attributes:
         whole: each domain's loss over all its samples, the mean of its halves', detached.
-        level: the summed loss on the meta-test halves.
     """
 
     whole: dict[str, Tensor]
-    level: Tensor
 
     def __init__(
-        self, shadow: Shadow, leaves: Leaves, halves: Mapping[str, Halves], *, differentiate: Differentiate
+        self,
+        shadow: Shadow,
+        leaves: Leaves,
+        halves: Mapping[str, Halves],
+        *,
+        differentiate: Differentiate,
+        apart: bool,
     ) -> None:
         self._halves = halves
         self._leaves = leaves
         self._differentiate = differentiate
         self._model, self._losses = stand_ins_of(shadow)
-        self._layers = LinearLayers.of(self._model, leaves)
+        self._apart = apart
         self._sizes = [[half.sizes[i] for half in halves.values()] for i in range(2)]
+        self._layers = LinearLayers.of(
+            self._model, leaves, pieces=[size for side in self._sizes for size in side] if apart else ()
+        )
 
     def run(self, *, verify: bool) -> bool:
         """Run forward and backward; whether the gradients can be read off, checked against others if to be verified."""
@@ -67,8 +82,23 @@ class LayeredSum:
         deltas = self._differentiate(total.sum(), self._layers.sought, retain=verify)
         if not self._layers.receive(deltas):
             return False
-        self.level = total.detach()[len(self._halves) :].double().sum()
+        self._parts = total.detach()
         return not verify or self._agrees(total)
+
+    @property
+    def level(self) -> Tensor:
+        """The summed loss on the meta-test halves."""
+        return self._parts[len(self._halves) :].double().sum()
+
+    def passes(self) -> tuple[dict[str, Pass], dict[str, Pass]]:
+        """What a pass over each domain's meta-train half, and one over each meta-test half, would have found."""
+        assert self._layers is not None  # noqa: S101
+        names = list(self._halves)
+        found = [
+            Pass({name: loss}, None, gradients)
+            for name, loss, gradients in zip([*names, *names], self._parts, self._layers.apart(), strict=True)
+        ]
+        return dict(zip(names, found, strict=False)), dict(zip(names, found[len(names) :], strict=True))
 
     def direction_gradients(self) -> Sequence[Tensor | None]:
         """G: the gradients of the summed losses on the meta-test halves."""
@@ -91,6 +121,8 @@ class LayeredSum:
 
     def _weighed(self, factors: Sequence[float]) -> Sequence[Tensor | None]:
         assert self._layers is not None  # noqa: S101
+        if self._apart:
+            return weighted_sum(list(zip(factors, self._layers.apart(), strict=True)))
         sizes = torch.tensor([*self._sizes[0], *self._sizes[1]])
         rows = torch.tensor(factors, dtype=self._dtype).repeat_interleave(sizes).to(self._device)
         return self._layers.gradients(rows)

@@ -1,0 +1,75 @@
+"""What is asked of a layer that is linear in its own parameters."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge
+
+_DIMENSIONS = {torch.channels_last: 4, torch.channels_last_3d: 5}
+
+
+class Layer(ABC):
+    """What one layer of a network has seen in one run over samples, which are the first dimension.
+
+    Args:
+        module: the layer.
+        pieces: how many samples each of consecutive runs has whose gradients are sought apart; none if weights of
+            samples come later.
+
+    Attributes:
+        owned: the parameters that are differentiated.
+    """
+
+    def __init__(self, module: Any, pieces: Sequence[int] = ()) -> None:
+        self._module = module
+        self._weight: Tensor = self._module.weight
+        self._bias: Tensor | None = self._module.bias
+        self._pieces = list(pieces)
+        self._samples: list[int] = []
+        self.owned = [each for each in (self._weight, self._bias) if each is not None and each.requires_grad]
+
+    def ran_once_over(self, samples: int) -> bool:
+        """Whether it ran once, over this many samples, in a way that is understood."""
+        return self._samples == [samples]
+
+    @abstractmethod
+    def watch(self) -> Callable[[], None]:
+        """Take notes while the network runs; returns what ends that."""
+
+    @abstractmethod
+    def sought(self) -> list[GradientEdge]:
+        """Where in the automatic differentiation the loss's gradients are asked for."""
+
+    @abstractmethod
+    def receive(self, found: Sequence[Tensor]) -> bool:
+        """Take them; whether they can be used."""
+
+    @abstractmethod
+    def gradients(self, weights: Tensor | None, rows: slice) -> dict[Tensor, Tensor]:
+        """Each parameter's gradient if each of the chosen samples' losses had a weight."""
+
+    @abstractmethod
+    def slopes(self, direction: Mapping[Tensor, Tensor], rows: slice) -> Tensor:
+        """For each of the chosen samples, the inner product of its gradient and a direction."""
+
+    @abstractmethod
+    def apart(self) -> list[dict[Tensor, Tensor]]:
+        """Each parameter's gradient, for each piece."""
+
+
+def layout_of(tensor: Tensor) -> torch.memory_format | None:
+    """How the tensor lies in memory if channels are last in it."""
+    if tensor.is_contiguous():
+        return None
+    fitting = (layout for layout, dimensions in _DIMENSIONS.items() if dimensions == tensor.dim())
+    return next((layout for layout in fitting if tensor.is_contiguous(memory_format=layout)), None)
+
+
+def arranged(tensor: Tensor, layout: torch.memory_format | None) -> Tensor:
+    """The tensor, rearranged in memory if there is a layout to follow, and it can."""
+    if layout is None or tensor.dim() != _DIMENSIONS[layout]:
+        return tensor
+    return tensor.contiguous(memory_format=layout)

@@ -1,0 +1,153 @@
+"""Layers whose weights multiply the input: linear ones and convolutions."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.nn.functional import linear
+
+from steelyard.probing.layer import Layer, arranged, layout_of
+
+
+class _Product(Layer):
+    """Weights times the input: a gradient is Σ_i δ_i ⊗ a_i over the samples, a_i the input, δ_i what comes back.
+
+    Gradients of pieces are taken as soon as δ is there, so that neither it nor the input is kept.
+    """
+
+    _layout: torch.memory_format | None = None
+    _into: Tensor
+    _version: int
+    _delta: Tensor
+
+    def __init__(self, module: nn.Module, pieces: Sequence[int] = ()) -> None:
+        super().__init__(module, pieces)
+        self._edge: GradientEdge | None = None
+        self._apart: list[dict[Tensor, Tensor]] = []
+
+    def watch(self) -> Callable[[], None]:
+        # First of all hooks, because another may return something else than what the layer has made.
+        handles = [self._module.register_forward_hook(self._note, with_kwargs=True, prepend=True)]
+        if self._layout is not None:
+            handles.append(self._module.register_forward_pre_hook(self._arrange))
+
+        def unwatch() -> None:
+            self._edge = None  # which leads to the hook that leads here
+            for handle in handles:
+                handle.remove()
+
+        return unwatch
+
+    def _arrange(self, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Rearrange the input in memory once, as the layer would do for itself each time."""
+        return (arranged(inputs[0], self._layout), *inputs[1:]) if inputs else inputs
+
+    def _note(self, _: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
+        if len(inputs) != 1 or named or not isinstance(output, Tensor) or output.grad_fn is None:
+            self._samples.append(-1)
+            return
+        self._samples.append(len(output))
+        if len(self._samples) > 1:  # in vain, or checkpointing's second run
+            return
+        self._into, self._version = inputs[0].detach(), inputs[0]._version
+        if not self._pieces or not inputs[0].requires_grad:  # below others the backward pass goes anyway
+            self._edge = get_gradient_edge(output)  # stays what it is if an activation writes into the output
+        if self._pieces:
+            output.register_hook(self._take)  # type: ignore[no-untyped-call]
+        elif self._layout is not None:
+            # Before it is captured, and before the layer's own backward pass. The hook must not lead back here: what
+            # the layer holds would stay in memory until a collector of cycles comes by.
+            output.register_hook(partial(arranged, layout=self._layout))  # type: ignore[no-untyped-call]
+
+    def _take(self, delta: Tensor) -> Tensor:
+        """Contract at once what comes back; not a second time, when the whole is verified."""
+        delta = arranged(delta, self._layout)
+        if not self._apart and self._is_fit(delta):
+            pairs = zip(*(each.split_with_sizes(self._pieces) for each in (self._into, delta)), strict=True)
+            self._apart = [self._named(self._contract(*pair)) for pair in pairs]
+            del self._into
+        return delta
+
+    def _is_fit(self, delta: Tensor) -> bool:
+        """Whether the input is still what it was, and what comes back is of its kind."""
+        return self._into.dtype == delta.dtype == self._weight.dtype and self._into._version == self._version
+
+    def apart(self) -> list[dict[Tensor, Tensor]]:
+        return self._apart
+
+    def sought(self) -> list[GradientEdge]:
+        return [] if self._edge is None else [self._edge]
+
+    def receive(self, found: Sequence[Tensor]) -> bool:
+        if self._pieces:
+            return bool(self._apart)
+        self._delta = found[0]
+        return self._is_fit(self._delta)
+
+    def gradients(self, weights: Tensor | None, rows: slice) -> dict[Tensor, Tensor]:
+        delta = self._delta[rows]
+        if weights is not None:
+            delta = delta * weights.to(delta.dtype).view(-1, *(1,) * (delta.dim() - 1))
+        return self._named(self._contract(self._into[rows], delta))
+
+    def _named(self, found: tuple[Tensor, Tensor | None]) -> dict[Tensor, Tensor]:
+        mine = {self._weight: found[0]} if self._weight.requires_grad else {}
+        if found[1] is not None and self._bias is not None and self._bias.requires_grad:
+            mine[self._bias] = found[1]
+        return mine
+
+    def slopes(self, direction: Mapping[Tensor, Tensor], rows: slice) -> Tensor:
+        weight = direction.get(self._weight)
+        bias = None if self._bias is None else direction.get(self._bias)
+        weight = torch.zeros_like(self._weight) if weight is None else weight
+        moved = self._apply(self._into[rows], weight, bias)
+        return (moved * self._delta[rows]).sum(tuple(range(1, moved.dim())))
+
+    @abstractmethod
+    def _contract(self, into: Tensor, delta: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Σ_i δ_i ⊗ a_i, and Σ_i δ_i where there is a bias."""
+
+    @abstractmethod
+    def _apply(self, into: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The layer with other parameters."""
+
+
+@final
+class LinearLayer(_Product):
+    """Any number of dimensions, the last of which is multiplied."""
+
+    def _contract(self, into: Tensor, delta: Tensor) -> tuple[Tensor, Tensor | None]:
+        flat = delta.flatten(0, -2)
+        return flat.T @ into.flatten(0, -2), None if self._bias is None else flat.sum(0)
+
+    def _apply(self, into: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return linear(into, weight, bias)
+
+
+@final
+class Convolution(_Product):
+    """Of one to three dimensions, transposed or not, padded with zeros."""
+
+    def __init__(self, module: nn.Module, pieces: Sequence[int] = ()) -> None:
+        super().__init__(module, pieces)
+        own = self._module
+        self._layout = layout_of(self._weight)
+        self._settings = (own.stride, own.padding, own.dilation, own.transposed, own.output_padding, own.groups)
+        self._wanted = [False, True, self._bias is not None]
+
+    def _contract(self, into: Tensor, delta: Tensor) -> tuple[Tensor, Tensor | None]:
+        biases = None if self._bias is None else list(self._bias.shape)
+        backward = torch.ops.aten.convolution_backward.default
+        _, weight, bias = backward(delta, into, self._weight, biases, *self._settings, self._wanted)
+        return weight, bias
+
+    def _apply(self, into: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return torch.convolution(into, weight, bias, *self._settings)
+
+    def _is_fit(self, delta: Tensor) -> bool:
+        batched = self._into.dim() == self._weight.dim()
+        return super()._is_fit(delta) and batched
