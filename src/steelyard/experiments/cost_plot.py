@@ -6,7 +6,7 @@ from typing import Any
 
 from steelyard.experiments.benchmark import Record
 
-_OTHERS = ("torchjd", "higher", "Gramian")
+_OTHERS = ("torchjd", "higher", "Gramian", "bare")
 
 
 def draw_scaling(records: Sequence[Record], out: Path) -> None:

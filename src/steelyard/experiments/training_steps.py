@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from steelyard.experiments.bare_votes import BARE, bare_names, bare_step
 from steelyard.experiments.benchmark_tasks import Step, Task, make_task
 from steelyard.experiments.peers import joint_losses, peer_step, peers
 from steelyard.probing import FirstOrder, Gramian, InnerLoop, Probe
@@ -51,6 +52,8 @@ def cases() -> list[Case]:
     rows = []
     for network, domains in (("unet-batchnorm", 2), ("unet-instancenorm", 2), ("transformer", 2), ("mlp", 16)):
         rows += _rows(network, domains, VOTES[network], extra=_others(network))
+        if domains == 2:
+            rows += [Case(network=network, domains=2, method=name, weighed=False) for name in bare_names(network)]
     for network in ("mlp", "unet-small"):
         for domains in (2, 4, 8, 16, 32):
             if (network, domains) != ("mlp", 16):
@@ -76,6 +79,8 @@ def make_step(case: Case) -> Step:
     task = make_task(case.network, case.domains)
     if case.method.startswith("torchjd "):
         return peer_step(case.method, task)
+    if case.method.startswith(BARE):
+        return bare_step(case.method, task, _plain(case, task))
     return {"plain": _plain, "higher": _higher}.get(case.method, _balanced)(case, task)
 
 

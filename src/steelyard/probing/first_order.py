@@ -216,7 +216,7 @@ class FirstOrder(VoteProbe):
         leaves = leaves_of(shadow, optimizer, everything=True)
         before = random_states(leaves.live)
         layered = LayeredPass(shadow, leaves, halves, differentiate=self._gradients, apart=apart)
-        state = (*(module.training for module in model.modules()), *(p.requires_grad for p in model.parameters()))
+        state = (*(module.training for module in model.modules()), *(p.requires_grad for p in shadow.parameters))
         if not layered.run(verify=state != self._layered or self._looks_again):
             self.unlayered.fill_(True)  # not tried at every vote, in vain and at the price of a pass
             return None

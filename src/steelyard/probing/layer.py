@@ -56,8 +56,8 @@ class Layer(ABC):
         """For each of the chosen samples, the inner product of its gradient and a direction."""
 
     @abstractmethod
-    def apart(self) -> list[dict[Tensor, Tensor]]:
-        """Each parameter's gradient, for each piece."""
+    def apart(self) -> list[list[Tensor]]:
+        """For each piece, a gradient for each parameter owned."""
 
 
 def layout_of(tensor: Tensor) -> torch.memory_format | None:

@@ -1,8 +1,9 @@
 """Networks of layers that are linear in their parameters: all gradients, under any weights of the samples."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -83,16 +84,22 @@ class LinearLayers:
     @torch.no_grad()
     def gradients(self, weights: Tensor | None, *, chosen: slice | None = None) -> list[Tensor | None]:
         """The parameters' gradients if each of the chosen samples' losses had a weight (one, unless given)."""
-        return self._placed([layer.gradients(weights, chosen or slice(None)) for layer in self._layers])
+        found = [layer.gradients(weights, chosen or slice(None)) for layer in self._layers]
+        placed = {parameter: gradient for each in found for parameter, gradient in each.items()}
+        return [placed.get(leaf) for leaf in self._leaves]
 
     @torch.no_grad()
     def apart(self) -> list[list[Tensor | None]]:
         """The parameters' gradients for each of the pieces."""
-        return [self._placed(found) for found in zip(*(layer.apart() for layer in self._layers), strict=True)]
-
-    def _placed(self, found: Iterable[Mapping[Tensor, Tensor]]) -> list[Tensor | None]:
-        placed = {parameter: gradient for each in found for parameter, gradient in each.items()}
-        return [placed.get(leaf) for leaf in self._leaves]
+        where = {id(leaf): i for i, leaf in enumerate(self._leaves)}
+        places = [where[id(parameter)] for layer in self._layers for parameter in layer.owned]
+        found = []
+        for parts in zip(*(layer.apart() for layer in self._layers), strict=True):
+            placed: list[Tensor | None] = [None] * len(self._leaves)
+            for place, gradient in zip(places, chain.from_iterable(parts), strict=True):
+                placed[place] = gradient
+            found.append(placed)
+        return found
 
     @torch.no_grad()
     def slopes(self, direction: Gradients, *, chosen: slice | None = None) -> Tensor:

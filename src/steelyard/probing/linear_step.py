@@ -13,10 +13,12 @@ from steelyard.probing.shared import Gradients
 
 def inner(one: Tensor, other: Tensor) -> Tensor:
     """The inner product of two tensors of one shape, flattened in the order of their memory: no copy if it is dense."""
+    one, other = (each.to_dense() if each.is_sparse else each for each in (one, other))
     if one.is_complex():
         one, other = torch.view_as_real(one.resolve_conj()), torch.view_as_real(other.resolve_conj())
-    one, other = (each.to_dense() if each.is_sparse else each for each in (one, other))
-    if one.is_contiguous() and other.is_contiguous() and one.dtype == other.dtype:  # most are, and there are many
+    if one.dim() == 1 and one.dtype == other.dtype:  # most are, and there are many
+        return torch.dot(one, other)
+    if one.is_contiguous() and other.is_contiguous() and one.dtype == other.dtype:
         return torch.dot(one.view(-1), other.view(-1))
     order = sorted(range(one.dim()), key=one.stride, reverse=True)
     return torch.dot(one.permute(order).reshape(-1), other.permute(order).reshape(-1).to(one.dtype))

@@ -27,7 +27,7 @@ class _Product(Layer):
     def __init__(self, module: nn.Module, pieces: Sequence[int] = ()) -> None:
         super().__init__(module, pieces)
         self._edge: GradientEdge | None = None
-        self._apart: list[dict[Tensor, Tensor]] = []
+        self._apart: list[list[Tensor]] = []
 
     def watch(self) -> Callable[[], None]:
         # First of all hooks, because another may return something else than what the layer has made.
@@ -68,7 +68,7 @@ class _Product(Layer):
         delta = arranged(delta, self._layout)
         if not self._apart and self._is_fit(delta):
             pairs = zip(*(each.split_with_sizes(self._pieces) for each in (self._into, delta)), strict=True)
-            self._apart = [self._named(self._contract(*pair)) for pair in pairs]
+            self._apart = [self._owned(self._contract(*pair)) for pair in pairs]
             del self._into
         return delta
 
@@ -76,7 +76,7 @@ class _Product(Layer):
         """Whether the input is still what it was, and what comes back is of its kind."""
         return self._into.dtype == delta.dtype == self._weight.dtype and self._into._version == self._version
 
-    def apart(self) -> list[dict[Tensor, Tensor]]:
+    def apart(self) -> list[list[Tensor]]:
         return self._apart
 
     def sought(self) -> list[GradientEdge]:
@@ -92,13 +92,12 @@ class _Product(Layer):
         delta = self._delta[rows]
         if weights is not None:
             delta = delta * weights.to(delta.dtype).view(-1, *(1,) * (delta.dim() - 1))
-        return self._named(self._contract(self._into[rows], delta))
+        return dict(zip(self.owned, self._owned(self._contract(self._into[rows], delta)), strict=True))
 
-    def _named(self, found: tuple[Tensor, Tensor | None]) -> dict[Tensor, Tensor]:
-        mine = {self._weight: found[0]} if self._weight.requires_grad else {}
-        if found[1] is not None and self._bias is not None and self._bias.requires_grad:
-            mine[self._bias] = found[1]
-        return mine
+    def _owned(self, found: tuple[Tensor, Tensor | None]) -> list[Tensor]:
+        """Of the weight's and the bias's gradients those that are sought."""
+        own = (self._weight, self._bias)
+        return [g for g, p in zip(found, own, strict=True) if g is not None and p is not None and p.requires_grad]
 
     def slopes(self, direction: Mapping[Tensor, Tensor], rows: slice) -> Tensor:
         weight = direction.get(self._weight)

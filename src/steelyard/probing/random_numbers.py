@@ -31,7 +31,7 @@ def random_states(tensors: Iterable[Tensor]) -> list[Any]:
     numpy = sys.modules.get("numpy")
     return [
         random.getstate(),
-        [state.tolist() if hasattr(state, "tolist") else state for state in numpy.random.get_state()]
+        [state.tobytes() if hasattr(state, "tobytes") else state for state in numpy.random.get_state()]
         if numpy
         else None,
         torch.get_rng_state().numpy().tobytes() if numpy else torch.get_rng_state().tolist(),
@@ -40,4 +40,6 @@ def random_states(tensors: Iterable[Tensor]) -> list[Any]:
 
 
 def _gpus(tensors: Iterable[Tensor]) -> list[int]:
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return []
     return sorted({tensor.device.index for tensor in tensors if tensor.device.type == "cuda"})

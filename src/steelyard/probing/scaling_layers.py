@@ -51,9 +51,14 @@ class _Scaling(Layer):
             [each[rows].flatten(1) @ direction[p].flatten() for p, each in self._found.items() if p in direction]
         ).sum(0)
 
-    def apart(self) -> list[dict[Tensor, Tensor]]:
-        summed = [[part.sum(0) for part in each.split_with_sizes(self._pieces)] for each in self._found.values()]
-        return [dict(zip(self._found, parts, strict=True)) for parts in zip(*summed, strict=True)]
+    def apart(self) -> list[list[Tensor]]:
+        summed = [self._summed(each) for each in self._found.values()]
+        return [list(parts) for parts in zip(*summed, strict=True)]
+
+    def _summed(self, each: Tensor) -> Sequence[Tensor]:
+        if len(set(self._pieces)) == 1:
+            return each.unflatten(0, (len(self._pieces), -1)).sum(1).unbind()  # type: ignore[no-untyped-call,no-any-return]
+        return [part.sum(0) for part in each.split_with_sizes(self._pieces)]
 
     @abstractmethod
     def _normalise(self, inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

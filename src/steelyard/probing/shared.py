@@ -57,6 +57,8 @@ def weighted_sum(terms: Sequence[tuple[float, Gradients]]) -> Gradients:
     """Σ_i c_i g_i for each parameter; `None` where no term has a gradient."""
     total: dict[int, Tensor] = {}
     with torch.no_grad():
+        if len(terms) > 1 and all(g is not None for _, gradients in terms for g in gradients):
+            return _weighted_sum([(factor, [g for g in gradients if g is not None]) for factor, gradients in terms])
         for factor, gradients in terms:
             given = {i: g for i, g in enumerate(gradients) if g is not None}
             old, new = [i for i in given if i in total], [i for i in given if i not in total]
@@ -65,3 +67,16 @@ def weighted_sum(terms: Sequence[tuple[float, Gradients]]) -> Gradients:
             if new:
                 total.update(zip(new, torch._foreach_mul([given[i] for i in new], factor), strict=True))
     return [total.get(i) for i in range(len(terms[0][1]))]
+
+
+def _weighted_sum(terms: Sequence[tuple[float, list[Tensor]]]) -> list[Tensor]:
+    """The same where no gradient is missing."""
+    (first, begun), (second, added), *rest = terms
+    if first == 1:
+        total = list(torch._foreach_add(begun, added, alpha=second))
+    else:
+        total = list(torch._foreach_mul(begun, first))
+        torch._foreach_add_(total, added, alpha=second)
+    for factor, gradients in rest:
+        torch._foreach_add_(total, gradients, alpha=factor)
+    return total
