@@ -1,13 +1,17 @@
 import copy
+import ctypes
+import dataclasses
+import itertools
 import json
-from itertools import groupby
+import subprocess
+import sys
 
 import pytest
 import torch
 
 import steelyard as sy
 from steelyard.cli import main
-from steelyard.experiments import benchmark, benchmark_tasks, peers, training_steps
+from steelyard.experiments import bare_votes, benchmark, benchmark_tasks, peers, training_steps
 from steelyard.experiments.training_steps import Case
 
 KEYS = {"network", "domains", "method", "every", "time_ratio", "time_ratio_spread", "memory_ratio", "milliseconds"}
@@ -62,12 +66,67 @@ def test_every_case_steps(monkeypatch):
 
 
 def test_every_group_begins_with_the_plain_step_and_has_every_mode():
-    groups = [list(group) for _, group in groupby(training_steps.cases(), key=lambda case: case.group)]
+    groups = [list(group) for _, group in itertools.groupby(training_steps.cases(), key=lambda case: case.group)]
     assert len({group[0].group for group in groups}) == len(groups)
     for group in groups:
         assert [case.method for case in group][:2] == ["plain", "fixed"]
         assert {"first-order", "first-order sum", "inner-loop"} <= {case.method for case in group}
     assert {case.domains for case in training_steps.cases() if case.network == "mlp"} == {2, 4, 8, 16, 32}
+
+
+@pytest.mark.parametrize("method", ["bare first-order", "bare inner-loop"])
+def test_bare_passes_give_the_outer_gradients(method):
+    """Shared, they are those of the halves' losses, all in all, so that no pass is left out."""
+    task = benchmark_tasks.make_task("mlp", 2)
+    parameters = list(task.model.parameters())
+    halves = [(x[rows], y[rows]) for rows in (slice(32), slice(32, 64)) for x, y in task.batch.values()]
+    losses = [task.loss(task.model(x), y) for x, y in halves]
+    summed = sum(losses) if method == "bare first-order" else losses[0] + losses[1] + (losses[2] + losses[3]) / 2
+    expected = torch.autograd.grad(summed, parameters)
+    bare_votes.bare_step(method, task, lambda: pytest.fail("where gradients are shared there is no plain step"))()
+    for parameter, gradient in zip(parameters, expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
+
+
+@pytest.mark.parametrize("method", ["bare first-order sum", "bare inner-loop"])
+def test_bare_passes_where_samples_meet(method):
+    """Samples seen in evaluation mode, with and without gradients, and in training mode; the plain step comes after."""
+    task, seen = benchmark_tasks.make_task("unet-batchnorm", 2), []
+    small = {name: (x[:, :, :16, :16], y[:, :, :16, :16]) for name, (x, y) in task.batch.items()}
+    task = dataclasses.replace(task, batch=small)
+    task.model.register_forward_hook(
+        lambda model, inputs, output: seen.append((model.training, output.requires_grad, len(output)))
+    )
+    bare_votes.bare_step(method, task, lambda: seen.append("plain"))()
+    assert seen.pop() == "plain"
+    counted = {
+        key: sum(n for *flags, n in seen if tuple(flags) == key) for key in itertools.product((False, True), repeat=2)
+    }
+    expected = {
+        "bare first-order sum": {(False, True): 4, (True, False): 8},  # G; either side of θ
+        "bare inner-loop": {(True, True): 4, (False, False): 8},  # steps; judged once for each
+    }[method]
+    assert {key: n for key, n in counted.items() if n} == expected
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="not glibc's allocator")
+def test_freed_memory_is_kept_for_the_next_step():
+    code = """
+import resource, sys, torch
+from steelyard.experiments.benchmark import keep_freed_memory
+if sys.argv[1] == "kept":
+    keep_freed_memory()
+for _ in range(4):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    tensors = [torch.ones(2**22) for _ in range(8)]
+    del tensors
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    faults = {}
+    for way in ("kept", "given back"):
+        found = subprocess.run([sys.executable, "-c", code, way], capture_output=True, text=True, check=True)
+        faults[way] = int(found.stdout)
+    assert faults["given back"] > 10_000 > 100 > faults["kept"]
 
 
 @pytest.mark.parametrize("method", ["FAMO", "DWA", "UW"])
