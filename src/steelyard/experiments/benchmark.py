@@ -84,8 +84,8 @@ def keep_freed_memory() -> None:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        for parameter in (_TRIM_THRESHOLD, _MMAP_THRESHOLD):
-            mallopt(parameter, 2**30)
+        mallopt(_TRIM_THRESHOLD, 2**30)
+        mallopt(_MMAP_THRESHOLD, 2**30) or mallopt(_MMAP_THRESHOLD, 2**25)  # the most that older ones take
 
 
 def _times(group: list[Case], *, rounds: int) -> list[list[Paired]]:
