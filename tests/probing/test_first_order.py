@@ -481,8 +481,19 @@ def test_dropout_and_batch_normalisation_are_not_shared_and_leave_no_trace():
 
 
 @pytest.mark.parametrize("probe", [sy.FirstOrder(), sy.InnerLoop(reuse=True)], ids=lambda probe: type(probe).__name__)
-def test_no_pass_of_a_vote_keeps_more_than_half_of_the_samples_in_memory(probe):
+def test_no_pass_over_a_half_keeps_more_than_half_of_the_samples_in_memory(probe):
     model, sizes = nn.Sequential(nn.Linear(6, 1), nn.PReLU()), []
     model.register_forward_hook(lambda _, inputs, output: sizes.append(len(output)) if output.requires_grad else None)
     balancer(probe=probe)(model, batch(), torch.optim.SGD(model.parameters(), lr=0.1)).backward()
     assert max(sizes) == 6  # of twelve, also where the first vote looks whether samples meet
+
+
+@pytest.mark.parametrize("along", ["domains", "sum"])
+def test_a_joint_pass_is_all_that_is_run_with_gradients(along):
+    model, sizes = nn.Linear(6, 1), []
+    judge = balancer(probe=sy.FirstOrder(along=along))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    judge(model, batch(), optimizer).backward()  # audited
+    model.register_forward_hook(lambda _, inputs, output: sizes.append(len(output)) if output.requires_grad else None)
+    judge(model, batch(), optimizer).backward()
+    assert sizes == [12]

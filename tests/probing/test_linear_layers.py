@@ -165,14 +165,6 @@ class Tied(nn.Module):
         return self.last(self.layer(x).tanh() + self.gate(linear(x.relu(), self.layer.weight)))
 
 
-@pytest.fixture
-def layered(monkeypatch):
-    """How each attempt to read gradients off went."""
-    record, run = [], LayeredPass.run
-    monkeypatch.setattr(LayeredPass, "run", lambda self, **k: record.append(run(self, **k)) or record[-1])
-    return record
-
-
 @pytest.mark.parametrize("make", READABLE.values(), ids=READABLE)
 @pytest.mark.parametrize("stepped", ["all", "last"])
 def test_values_and_gradients_are_those_of_separate_passes(make, stepped, layered):

@@ -1,4 +1,4 @@
-"""The passes that a vote takes, by hand: what no implementation of it can do without."""
+"""Votes in separate passes, by hand, and nothing else: what the arithmetic takes."""
 
 from collections.abc import Iterable, Sequence
 

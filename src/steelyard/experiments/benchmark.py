@@ -7,6 +7,7 @@ import os
 import re
 import resource
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -82,7 +83,7 @@ def keep_freed_memory() -> None:
     Otherwise it depends on what else the process has allocated whether each step's activations are asked of the system
     anew, page by page, which takes a plain step of a U-Net an eighth longer.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         mallopt(_TRIM_THRESHOLD, 2**30)
         mallopt(_MMAP_THRESHOLD, 2**30) or mallopt(_MMAP_THRESHOLD, 2**25)  # the most that older ones take

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Literal, final, get_args
+from typing import Any, Literal, final, get_args
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from steelyard.probing.expansion import expand
 from steelyard.probing.gradient_probe import Pass, check_moves, detached, is_too_small, leaves_of
 from steelyard.probing.halves import Halves, meta_tests
 from steelyard.probing.hypothetical_step import Rule, innermost
-from steelyard.probing.layered_pass import LayeredPass
+from steelyard.probing.layered_pass import LayeredHalves, LayeredPass, LayeredSum
 from steelyard.probing.linear_step import linear_steps
 from steelyard.probing.probe import Finding, Losses
 from steelyard.probing.random_numbers import preserved_random_states, random_states
@@ -49,10 +49,11 @@ class FirstOrder(VoteProbe):
         reuse: whether the gradients serve the outer step too. `detect`: where nothing contradicts that a domain's loss
             is a mean over its samples, that samples do not meet in the forward pass and that nothing random is drawn
             in it (`reuse.reason` tells what did). `True`: you say so; what contradicts it is an error.
-        along: how ⟨Δ_d, G⟩ is found: `domains` takes each domain's gradients, in passes of their own; `sum`
-            takes G and one derivative of all domains' losses along it: read off the layers where all are linear,
-            convolutions or normalisations of each sample, else a finite difference. It needs a `loss` and a step that
-            is linear in the gradient (torch's SGD, or `step="sgd"`), and is for many domains with few samples each.
+        along: how ⟨Δ_d, G⟩ is found: `domains` takes each domain's gradients, `sum` takes G and one derivative of all
+            domains' losses along it. Both are read off the layers of one pass where all are linear, convolutions or
+            normalisations of each sample; else `domains` runs each half by itself, and `sum` is a finite difference.
+            `sum` needs a `loss` and a step that is linear in the gradient (torch's SGD, or `step="sgd"`), and is for
+            many domains with few samples each.
 
     >>> import steelyard as sy
     >>> model = nn.Linear(3, 1)
@@ -87,8 +88,9 @@ class FirstOrder(VoteProbe):
             raise ValueError(f"along must be 'domains' or 'sum'; got {along!r}.")
         self.along = along
         self._layered: tuple[bool, ...] | None = None  # the state in which the network was seen to be of known layers
-        # Kept, so that a run continued from a checkpoint does the same.
+        # Kept, so that a run continued from a checkpoint does the same, also one from before there was such a thing.
         self.register_buffer("unlayered", torch.zeros((), dtype=torch.bool))
+        self.register_load_state_dict_pre_hook(_add_unlayered)  # type: ignore[no-untyped-call]
 
     def _measure(
         self, model: nn.Module, batch: Mapping[str, Tree], *, losses: Losses, optimizer: Optimizer
@@ -209,27 +211,30 @@ class FirstOrder(VoteProbe):
         rest: dict[str, tuple[float, Tree]],
     ) -> Finding | None:
         """Either from one pass over all halves, where all layers are linear in their parameters; else `None`."""
-        apart, steps = self.along == "domains", linear_steps(optimizer, self.step)
-        if not losses.follow_outputs or (apart and self.scaler is not None):
+        steps = linear_steps(optimizer, self.step)
+        if not losses.follow_outputs or (self.along == "domains" and self.scaler is not None):
             return None
         shadow = Shadow(model, losses, borrow=steps is not None)
         leaves = leaves_of(shadow, optimizer, everything=True)
         before = random_states(leaves.live)
-        layered = LayeredPass(shadow, leaves, halves, differentiate=self._gradients, apart=apart)
+        kind: type[LayeredPass] = LayeredHalves if self.along == "domains" else LayeredSum
+        layered = kind(shadow, leaves, halves, differentiate=self._gradients)
         state = (*(module.training for module in model.modules()), *(p.requires_grad for p in shadow.parameters))
-        if not layered.run(verify=state != self._layered or self._looks_again):
+        fit = layered.run(verify=state != self._layered or self._looks_again)
+        if fit is False:
             self.unlayered.fill_(True)  # not tried at every vote, in vain and at the price of a pass
+        if not fit:
             return None
         self._layered = state
         reason = trace_reason(shadow, drawn=random_states(leaves.live) != before)
         reason = reason or self._halves_audit(model, losses, halves)
         if not self.reuse.holds(reason):
             return None
-        if apart:
+        if isinstance(layered, LayeredHalves):
             trained, tested = layered.passes()
             values = expand(trained, list(tested.values()), shadow, leaves, optimizer=optimizer, rule=self.step)
             shared = share_halves(halves, trained, tested, leaves=leaves, rest=rest)
-        else:
+        elif isinstance(layered, LayeredSum):
             direction = Direction(layered.direction_gradients(), leaves, steps)
             slopes = layered.slopes(direction.full(len(leaves.live)))
             level = layered.level + direction.drift
@@ -281,3 +286,7 @@ class FirstOrder(VoteProbe):
     def extra_repr(self) -> str:
         """The settings, for `print(balancer)`."""
         return f"{super().extra_repr()}, along={self.along!r}"
+
+
+def _add_unlayered(_: nn.Module, state: dict[str, Any], prefix: str, *__: Any) -> None:
+    state.setdefault(f"{prefix}unlayered", torch.ones((), dtype=torch.bool))

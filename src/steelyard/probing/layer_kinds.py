@@ -17,12 +17,14 @@ _KINDS: dict[type[nn.Module], type[Layer]] = {
     **dict.fromkeys(_CONVOLUTIONS, Convolution),
     **dict.fromkeys(_INSTANCE_NORMS, InstanceNorm),
 }
+_FORWARDS = {kind: kind.forward for kind in _KINDS}  # what they do, unless somebody patches them later
 
 
 def layer_of(module: nn.Module, pieces: Sequence[int] = ()) -> Layer | None:
     """The module as a layer, if it is of a kind that is known; pieces are sizes of runs of samples to be told apart."""
     kind = _KINDS.get(type(module))
     known = "forward" not in vars(module) and not module._forward_pre_hooks
+    known &= getattr(module, "weight", None) is not None and type(module).forward is _FORWARDS.get(type(module))
     if kind is Convolution:
         known &= module.padding_mode == "zeros" and not isinstance(module.padding, str)
     if kind is InstanceNorm:

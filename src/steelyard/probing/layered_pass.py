@@ -1,16 +1,17 @@
 """Every domain's gradients from the outer step's one forward and one backward pass, on networks of known layers."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, final
 
 import torch
 from torch import Tensor
 
-from steelyard.batches import detach_samples, join_samples
+from steelyard.batches import Tree, can_join, detach_samples, join_samples
 from steelyard.probing.gradient_probe import Leaves, Pass, Sought, detached, stand_ins_of
 from steelyard.probing.halves import Halves
 from steelyard.probing.linear_layers import LinearLayers, alike
-from steelyard.probing.reuse import mean_reason, rounding
+from steelyard.probing.reuse import leaf_uses, mean_reason, rounding
 from steelyard.probing.shadow import Shadow
 from steelyard.probing.shared import weighted_sum
 from steelyard.probing.vote_probe import whole_of
@@ -23,109 +24,77 @@ class Differentiate(Protocol):
         """One gradient for each leaf."""
 
 
-class LayeredPass:
-    """One pass over all meta-train halves and all meta-test halves, with gradients known sample by sample.
+class LayeredPass(ABC):
+    """One pass over all meta-train halves and all meta-test halves, with gradients read off the layers.
 
     Args:
         shadow: the stand-ins that are run.
         leaves: what is differentiated.
         halves: the samples.
         differentiate: takes gradients.
-        apart: the gradients of each half are all that is wanted; they are taken on the way, and nothing else is kept.
 
     Attributes:
         whole: each domain's loss over all its samples, the mean of its halves', detached.
     """
 
     whole: dict[str, Tensor]
+    _layers: LinearLayers
+    _parts: Tensor
+    """The loss on each half, detached: first all meta-train halves, then all meta-test halves."""
 
     def __init__(
-        self,
-        shadow: Shadow,
-        leaves: Leaves,
-        halves: Mapping[str, Halves],
-        *,
-        differentiate: Differentiate,
-        apart: bool,
+        self, shadow: Shadow, leaves: Leaves, halves: Mapping[str, Halves], *, differentiate: Differentiate
     ) -> None:
         self._halves = halves
         self._leaves = leaves
         self._differentiate = differentiate
         self._model, self._losses = stand_ins_of(shadow)
-        self._apart = apart
         self._sizes = [[half.sizes[i] for half in halves.values()] for i in range(2)]
-        self._layers = LinearLayers.of(
-            self._model, leaves, pieces=[size for side in self._sizes for size in side] if apart else ()
-        )
 
-    def run(self, *, verify: bool) -> bool:
-        """Run forward and backward; whether the gradients can be read off, checked against others if to be verified."""
-        if self._layers is None:
+    def run(self, *, verify: bool) -> bool | None:
+        """Run forward and backward; whether gradients can be read off, checked against others if to be verified.
+
+        `None`: not of this batch, whatever holds for the next.
+        """
+        layers = LinearLayers.of(self._model, self._leaves, pieces=self._pieces)
+        if layers is None:
             return False
+        if not self._can_join():
+            return None
+        self._layers = layers
+        with layers.watched():  # to the end, because checkpointing runs layers again in the backward pass
+            outputs, parts = self._forward()
+            ran = layers.ran_once_over(sum(map(sum, self._sizes))) and self._are_means(outputs, parts)
+            fit = ran and self._read([loss for side in parts for loss in side.values()], verify=verify)
+        if fit and verify:
+            fit = self._is_the_network()
+        everybody = len(self._halves) == len(self._losses.domains)
+        return fit if fit is not False or everybody else None
+
+    def _can_join(self) -> bool:
+        pairs = [half[i] for half in self._halves.values() for i in range(2)]
+        return not all(isinstance(pair, tuple | list) for pair in pairs) or can_join([pair[0] for pair in pairs])
+
+    def _forward(self) -> tuple[list[dict[str, Tree]], list[dict[str, Tensor]]]:
+        """Outputs and losses of the meta-train halves, and of the meta-test halves, from one pass."""
         sides = [{name: half[i] for name, half in self._halves.items()} for i in range(2)]
-        with self._layers.watched():  # to the end, because checkpointing runs layers again in the backward pass
-            keyed = {(i, name): samples for i, side in enumerate(sides) for name, samples in side.items()}
-            outputs = self._losses.outputs(self._model, keyed)  # type: ignore[arg-type]
-            if not self._layers.ran_once_over(sum(map(sum, self._sizes))):
-                return False
-            halves = [{name: outputs[i, name] for name in self._halves} for i in range(2)]  # type: ignore[index]
-            parts = [self._losses.of(half, side) for half, side in zip(halves, sides, strict=True)]
-            if not self._are_means(halves, parts):
-                return False
-            return self._read(torch.stack([loss for side in parts for loss in side.values()]), verify=verify)
+        keyed = {(i, name): samples for i, side in enumerate(sides) for name, samples in side.items()}
+        found = self._losses.outputs(self._model, keyed)  # type: ignore[arg-type]
+        outputs = [{name: found[i, name] for name in self._halves} for i in range(2)]  # type: ignore[index]
+        return outputs, [self._losses.of(each, side) for each, side in zip(outputs, sides, strict=True)]
 
-    def _read(self, total: Tensor, *, verify: bool) -> bool:
+    def _read(self, losses: Sequence[Tensor], *, verify: bool) -> bool | None:
         """Run backward, from the losses of all halves; whether what comes back can be read."""
-        assert self._layers is not None  # noqa: S101
-        if not self._layers.are_all_that_uses_parameters(total):
+        total = torch.stack(list(losses))
+        sought = self._layers.sought
+        if not sought or not self._layers.are_all_that_uses_parameters(total):
             return False
-        deltas = self._differentiate(total.sum(), self._layers.sought, retain=verify)
-        if not self._layers.receive(deltas):
+        if verify and not self._reach(losses):
+            return False
+        if not self._layers.receive(self._differentiate(total.sum(), sought, retain=verify)):
             return False
         self._parts = total.detach()
         return not verify or self._agrees(total)
-
-    @property
-    def level(self) -> Tensor:
-        """The summed loss on the meta-test halves."""
-        return self._parts[len(self._halves) :].double().sum()
-
-    def passes(self) -> tuple[dict[str, Pass], dict[str, Pass]]:
-        """What a pass over each domain's meta-train half, and one over each meta-test half, would have found."""
-        assert self._layers is not None  # noqa: S101
-        names = list(self._halves)
-        found = [
-            Pass({name: loss}, None, gradients)
-            for name, loss, gradients in zip([*names, *names], self._parts, self._layers.apart(), strict=True)
-        ]
-        return dict(zip(names, found, strict=False)), dict(zip(names, found[len(names) :], strict=True))
-
-    def direction_gradients(self) -> Sequence[Tensor | None]:
-        """G: the gradients of the summed losses on the meta-test halves."""
-        assert self._layers is not None  # noqa: S101
-        first, count = sum(self._sizes[0]), sum(self._sizes[1])
-        return self._layers.gradients(None, chosen=slice(first, first + count))
-
-    def slopes(self, direction: Sequence[Tensor | None]) -> dict[str, Tensor]:
-        """⟨g_d, direction⟩ for each domain, g_d on its meta-train half."""
-        assert self._layers is not None  # noqa: S101
-        each = self._layers.slopes(direction, chosen=slice(0, sum(self._sizes[0]))).double()
-        return {name: rows.sum() for name, rows in zip(self._halves, torch.split(each, self._sizes[0]), strict=True)}
-
-    def gradients(self, weights: Mapping[str, float]) -> Sequence[Tensor | None]:
-        """Those of Σ_d λ_d L_d."""
-        shares = {name: half.share for name, half in self._halves.items()}
-        train = [weights[name] * share for name, share in shares.items()]
-        test = [weights[name] * (1 - share) for name, share in shares.items()]
-        return self._weighed([*train, *test])
-
-    def _weighed(self, factors: Sequence[float]) -> Sequence[Tensor | None]:
-        assert self._layers is not None  # noqa: S101
-        if self._apart:
-            return weighted_sum(list(zip(factors, self._layers.apart(), strict=True)))
-        sizes = torch.tensor([*self._sizes[0], *self._sizes[1]])
-        rows = torch.tensor(factors, dtype=self._dtype).repeat_interleave(sizes).to(self._device)
-        return self._layers.gradients(rows)
 
     def _are_means(self, outputs: Sequence[Mapping[str, object]], parts: Sequence[Mapping[str, Tensor]]) -> bool:
         with torch.no_grad():
@@ -136,17 +105,97 @@ class LayeredPass:
         self.whole = {name: share * trained[name] + (1 - share) * tested[name] for name, share in shares.items()}
         return mean_reason(found, self.whole, tolerance=rounding(next(iter(found.values())), model=False)) is None
 
-    def _agrees(self, total: Tensor) -> bool:
+    def _agrees(self, total: Tensor) -> bool | None:
         """Whether, for uneven weights of the halves, the gradients are those of automatic differentiation."""
         factors = [1 + 0.5 * (-1) ** i + i / len(total) for i in range(len(total))]
         weights = torch.tensor(factors, dtype=total.dtype, device=total.device)
         expected = self._differentiate((weights * total).sum(), self._leaves.stand_ins)
+        if not all(bool(torch.isfinite(gradient).all()) for gradient in expected if gradient is not None):
+            return None  # they say nothing of others
         return alike(self._weighed(factors), expected)
 
-    @property
-    def _dtype(self) -> torch.dtype:
-        return self._leaves.live[0].dtype
+    def _is_the_network(self) -> bool:
+        """Whether the losses are those of the network when nobody watches: normalisations were replaced."""
+        with torch.no_grad():
+            _, parts = self._forward()
+        found = {str(i): loss for i, loss in enumerate(loss for side in parts for loss in side.values())}
+        mine = {str(i): loss for i, loss in enumerate(self._parts)}
+        return mean_reason(found, mine, tolerance=rounding(self._parts, model=True)) is None
 
     @property
-    def _device(self) -> torch.device:
-        return self._leaves.live[0].device
+    @abstractmethod
+    def _pieces(self) -> Sequence[int]:
+        """The sizes of those runs of samples whose gradients alone are sought, if so."""
+
+    @abstractmethod
+    def _reach(self, losses: Sequence[Tensor]) -> bool:
+        """Whether the loss on each half depends on enough of the parameters."""
+
+    @abstractmethod
+    def _weighed(self, factors: Sequence[float]) -> Sequence[Tensor | None]:
+        """The gradients if the loss on each half had a weight."""
+
+
+@final
+class LayeredHalves(LayeredPass):
+    """With the gradients of each half, taken on the way; nothing else is kept."""
+
+    def passes(self) -> tuple[dict[str, Pass], dict[str, Pass]]:
+        """What a pass over each domain's meta-train half, and one over each meta-test half, would have found."""
+        names = list(self._halves)
+        each = zip([*names, *names], self._parts, self._layers.apart(), strict=True)
+        found = [Pass({name: loss}, None, gradients) for name, loss, gradients in each]
+        trained, tested = found[: len(names)], found[len(names) :]
+        return dict(zip(names, trained, strict=True)), dict(zip(names, tested, strict=True))
+
+    @property
+    def _pieces(self) -> Sequence[int]:
+        return [size for side in self._sizes for size in side]
+
+    def _reach(self, losses: Sequence[Tensor]) -> bool:
+        """All of them: an optimizer does not step what has no gradient, and here it would be zero instead."""
+        ours = {id(leaf) for leaf in self._leaves.stand_ins}
+        return all(ours <= set(map(id, leaf_uses(loss))) for loss in losses)
+
+    def _weighed(self, factors: Sequence[float]) -> Sequence[Tensor | None]:
+        return weighted_sum(list(zip(factors, self._layers.apart(), strict=True)))
+
+
+@final
+class LayeredSum(LayeredPass):
+    """With gradients under any weights of the halves, and along any direction, known afterwards."""
+
+    @property
+    def level(self) -> Tensor:
+        """The summed loss on the meta-test halves."""
+        return self._parts[len(self._halves) :].double().sum()
+
+    def direction_gradients(self) -> Sequence[Tensor | None]:
+        """G: the gradients of the summed losses on the meta-test halves."""
+        first, count = sum(self._sizes[0]), sum(self._sizes[1])
+        return self._layers.gradients(None, chosen=slice(first, first + count))
+
+    def slopes(self, direction: Sequence[Tensor | None]) -> dict[str, Tensor]:
+        """⟨g_d, direction⟩ for each domain, g_d on its meta-train half."""
+        each = self._layers.slopes(direction, chosen=slice(0, sum(self._sizes[0]))).double()
+        return {name: rows.sum() for name, rows in zip(self._halves, torch.split(each, self._sizes[0]), strict=True)}
+
+    def gradients(self, weights: Mapping[str, float]) -> Sequence[Tensor | None]:
+        """Those of Σ_d λ_d L_d."""
+        shares = {name: half.share for name, half in self._halves.items()}
+        train = [weights[name] * share for name, share in shares.items()]
+        test = [weights[name] * (1 - share) for name, share in shares.items()]
+        return self._weighed([*train, *test])
+
+    @property
+    def _pieces(self) -> Sequence[int]:
+        return ()
+
+    def _reach(self, losses: Sequence[Tensor]) -> bool:  # noqa: ARG002
+        return True
+
+    def _weighed(self, factors: Sequence[float]) -> Sequence[Tensor | None]:
+        sizes = torch.tensor([*self._sizes[0], *self._sizes[1]])
+        like = self._leaves.live[0]
+        rows = torch.tensor(factors, dtype=like.dtype).repeat_interleave(sizes).to(like.device)
+        return self._layers.gradients(rows)

@@ -27,6 +27,7 @@ class _Product(Layer):
     def __init__(self, module: nn.Module, pieces: Sequence[int] = ()) -> None:
         super().__init__(module, pieces)
         self._edge: GradientEdge | None = None
+        self._wanted = [False, *(each is not None and each.requires_grad for each in (self._weight, self._bias))]
         self._apart: list[list[Tensor]] = []
 
     def watch(self) -> Callable[[], None]:
@@ -50,6 +51,9 @@ class _Product(Layer):
         if len(inputs) != 1 or named or not isinstance(output, Tensor) or output.grad_fn is None:
             self._samples.append(-1)
             return
+        if inputs[0].dim() < 2 or len(inputs[0]) != len(output):
+            self._samples.append(-1)
+            return
         self._samples.append(len(output))
         if len(self._samples) > 1:  # in vain, or checkpointing's second run
             return
@@ -63,8 +67,10 @@ class _Product(Layer):
             # the layer holds would stay in memory until a collector of cycles comes by.
             output.register_hook(partial(arranged, layout=self._layout))  # type: ignore[no-untyped-call]
 
-    def _take(self, delta: Tensor) -> Tensor:
+    def _take(self, delta: Tensor | None) -> Tensor | None:
         """Contract at once what comes back; not a second time, when the whole is verified."""
+        if delta is None:
+            return None
         delta = arranged(delta, self._layout)
         if not self._apart and self._is_fit(delta):
             pairs = zip(*(each.split_with_sizes(self._pieces) for each in (self._into, delta)), strict=True)
@@ -94,10 +100,13 @@ class _Product(Layer):
             delta = delta * weights.to(delta.dtype).view(-1, *(1,) * (delta.dim() - 1))
         return dict(zip(self.owned, self._owned(self._contract(self._into[rows], delta)), strict=True))
 
-    def _owned(self, found: tuple[Tensor, Tensor | None]) -> list[Tensor]:
+    def _owned(self, found: tuple[Tensor | None, Tensor | None]) -> list[Tensor]:
         """Of the weight's and the bias's gradients those that are sought."""
-        own = (self._weight, self._bias)
-        return [g for g, p in zip(found, own, strict=True) if g is not None and p is not None and p.requires_grad]
+        return [
+            gradient
+            for gradient, wanted in zip(found, self._wanted[1:], strict=True)
+            if wanted and gradient is not None
+        ]
 
     def slopes(self, direction: Mapping[Tensor, Tensor], rows: slice) -> Tensor:
         weight = direction.get(self._weight)
@@ -107,7 +116,7 @@ class _Product(Layer):
         return (moved * self._delta[rows]).sum(tuple(range(1, moved.dim())))
 
     @abstractmethod
-    def _contract(self, into: Tensor, delta: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _contract(self, into: Tensor, delta: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Σ_i δ_i ⊗ a_i, and Σ_i δ_i where there is a bias."""
 
     @abstractmethod
@@ -119,9 +128,9 @@ class _Product(Layer):
 class LinearLayer(_Product):
     """Any number of dimensions, the last of which is multiplied."""
 
-    def _contract(self, into: Tensor, delta: Tensor) -> tuple[Tensor, Tensor | None]:
-        flat = delta.flatten(0, -2)
-        return flat.T @ into.flatten(0, -2), None if self._bias is None else flat.sum(0)
+    def _contract(self, into: Tensor, delta: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        flat, wanted = delta.flatten(0, -2), self._wanted
+        return flat.T @ into.flatten(0, -2) if wanted[1] else None, flat.sum(0) if wanted[2] else None
 
     def _apply(self, into: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return linear(into, weight, bias)
@@ -136,9 +145,8 @@ class Convolution(_Product):
         own = self._module
         self._layout = layout_of(self._weight)
         self._settings = (own.stride, own.padding, own.dilation, own.transposed, own.output_padding, own.groups)
-        self._wanted = [False, True, self._bias is not None]
 
-    def _contract(self, into: Tensor, delta: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _contract(self, into: Tensor, delta: Tensor) -> tuple[Tensor | None, Tensor | None]:
         biases = None if self._bias is None else list(self._bias.shape)
         backward = torch.ops.aten.convolution_backward.default
         _, weight, bias = backward(delta, into, self._weight, biases, *self._settings, self._wanted)

@@ -22,6 +22,9 @@ class _Scaling(Layer):
 
     def watch(self) -> Callable[[], None]:
         def forward(input: Tensor) -> Tensor:  # noqa: A002  # the layer's own name for it
+            if not self._is_fit(input):
+                self._samples.append(-1)
+                return self._module.__class__.forward(self._module, input)  # type: ignore[no-any-return]
             self._samples.append(len(input))
             copies = {p: p.expand(len(input), *p.shape) + 0 for p in (self._weight, self._bias) if p is not None}
             self._copies = self._copies or copies  # not those of checkpointing's second run
@@ -60,6 +63,14 @@ class _Scaling(Layer):
             return each.unflatten(0, (len(self._pieces), -1)).sum(1).unbind()  # type: ignore[no-untyped-call,no-any-return]
         return [part.sum(0) for part in each.split_with_sizes(self._pieces)]
 
+    def _is_fit(self, inputs: Tensor) -> bool:
+        """Whether it can be done in several operations: of samples, and with no coarser rounding in between."""
+        return inputs.dtype in (torch.float32, torch.float64) and self._are_samples(inputs)
+
+    @abstractmethod
+    def _are_samples(self, inputs: Tensor) -> bool:
+        """Whether the first dimension is the samples."""
+
     @abstractmethod
     def _normalise(self, inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """The layer, with one copy of its parameters for each sample."""
@@ -69,12 +80,14 @@ class _Scaling(Layer):
 class InstanceNorm(_Scaling):
     """Each channel of each sample by itself."""
 
+    def _are_samples(self, inputs: Tensor) -> bool:
+        return bool(inputs.dim() == self._module._get_no_batch_dim() + 1)
+
     def _normalise(self, inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """All channels of all samples as the channels of one, which is how the layer runs anyway."""
-        assert bias is not None  # noqa: S101
         self._module._check_input_dim(inputs)
-        one = inputs.reshape(1, -1, *inputs.shape[2:])
-        normal = instance_norm(one, weight=weight.view(-1), bias=bias.view(-1), eps=self._module.eps).view(inputs.shape)
+        one, shift = inputs.reshape(1, -1, *inputs.shape[2:]), None if bias is None else bias.view(-1)
+        normal = instance_norm(one, weight=weight.view(-1), bias=shift, eps=self._module.eps).view(inputs.shape)
         layout = layout_of(inputs)
         return normal if layout is None else normal.contiguous(memory_format=layout)
 
@@ -82,6 +95,9 @@ class InstanceNorm(_Scaling):
 @final
 class LayerNorm(_Scaling):
     """All of a sample from some dimension on."""
+
+    def _are_samples(self, inputs: Tensor) -> bool:
+        return inputs.dim() > len(self._module.normalized_shape)
 
     def _normalise(self, inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         normal = layer_norm(inputs, self._module.normalized_shape, eps=self._module.eps)
@@ -94,8 +110,12 @@ class LayerNorm(_Scaling):
 class GroupNorm(_Scaling):
     """Groups of channels of each sample."""
 
+    def _are_samples(self, inputs: Tensor) -> bool:
+        return inputs.dim() > 1
+
     def _normalise(self, inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        assert bias is not None  # noqa: S101
         normal = group_norm(inputs, self._module.num_groups, eps=self._module.eps)
         shape = (*weight.shape, *(1,) * (inputs.dim() - 2))
+        if bias is None:
+            return normal * weight.view(shape)
         return torch.addcmul(bias.view(shape), normal, weight.view(shape))

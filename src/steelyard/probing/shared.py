@@ -57,7 +57,7 @@ def weighted_sum(terms: Sequence[tuple[float, Gradients]]) -> Gradients:
     """Σ_i c_i g_i for each parameter; `None` where no term has a gradient."""
     total: dict[int, Tensor] = {}
     with torch.no_grad():
-        if len(terms) > 1 and all(g is not None for _, gradients in terms for g in gradients):
+        if len(terms) > 1 and terms[0][1] and all(g is not None for _, gradients in terms for g in gradients):
             return _weighted_sum([(factor, [g for g in gradients if g is not None]) for factor, gradients in terms])
         for factor, gradients in terms:
             given = {i: g for i, g in enumerate(gradients) if g is not None}
