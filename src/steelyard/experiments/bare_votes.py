@@ -1,4 +1,4 @@
-"""Votes in separate passes, by hand, and nothing else: what the arithmetic takes."""
+"""Votes in separate passes, by hand: what the arithmetic takes."""
 
 from collections.abc import Iterable, Sequence
 
@@ -18,7 +18,7 @@ def bare_names(network: str) -> list[str]:
 
 
 def bare_step(method: str, task: Task, plain: Step) -> Step:
-    """One step with the passes of the method of this name, and nothing else: nothing is copied, stepped or voted."""
+    """One step, with the passes over halves that a vote of this name asks for, but no hypothetical step and no vote."""
     votes = _Passes(task)
     return {
         "first-order": votes.shared_first_order,
@@ -48,7 +48,7 @@ class _Passes:
         """One over each meta-train half, the meta-test halves judged once for each domain, then run for the step."""
         found = self._gradients(self._trains)
         self._judge()
-        self._step([*found, torch.autograd.grad(self._judged().mean(), self._parameters)])
+        self._step([*found, torch.autograd.grad(self._judged().sum(), self._parameters)])
 
     def inner_loop_apart(self, plain: Step) -> None:
         """The same where samples meet, and the whole plain step after it."""
@@ -77,7 +77,9 @@ class _Passes:
         self._task.model.train()
 
     def _step(self, found: Sequence[Sequence[Tensor]]) -> None:
-        self._task.optimizer.zero_grad()
-        for parameter, gradients in zip(self._parameters, zip(*found, strict=True), strict=True):
-            parameter.grad = torch.stack(gradients).sum(0)
+        total = list(found[0])
+        for gradients in found[1:]:
+            torch._foreach_add_(total, list(gradients))
+        for parameter, gradient in zip(self._parameters, total, strict=True):
+            parameter.grad = gradient
         self._task.optimizer.step()

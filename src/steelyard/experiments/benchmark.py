@@ -38,7 +38,8 @@ class Record:
     time_ratio_spread: float
     """The interquartile range over rounds."""
     memory_ratio: float | None
-    """Of the peak resident memory that training adds to the process; `None` where it was not measured."""
+    """Of the peak resident memory that training adds to a process that hands back at once what is freed, other than for
+    the time; `None` where it was not measured."""
     milliseconds: float
     """The median step."""
 
@@ -134,6 +135,7 @@ def _record(case: Case, times: list[Paired], memory_ratio: float | None) -> Reco
 
 def _peak_memories(cases: list[Case]) -> dict[Case, float]:
     """What training adds to the peak memory of a fresh process, whose allocator hands back what is freed at once."""
+    found = os.environ.get("MALLOC_MMAP_THRESHOLD_")
     os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"  # read by glibc when a process starts
     try:
         context = multiprocessing.get_context("forkserver")
@@ -143,6 +145,8 @@ def _peak_memories(cases: list[Case]) -> dict[Case, float]:
             return dict(zip(cases, pool.map(_added_memory, cases), strict=True))
     finally:
         del os.environ["MALLOC_MMAP_THRESHOLD_"]
+        if found is not None:
+            os.environ["MALLOC_MMAP_THRESHOLD_"] = found
 
 
 def _added_memory(case: Case) -> float:

@@ -16,7 +16,7 @@ from steelyard.probing.expansion import expand
 from steelyard.probing.gradient_probe import Pass, check_moves, detached, is_too_small, leaves_of
 from steelyard.probing.halves import Halves, meta_tests
 from steelyard.probing.hypothetical_step import Rule, innermost
-from steelyard.probing.layered_pass import LayeredHalves, LayeredPass, LayeredSum
+from steelyard.probing.layered_pass import LayeredHalves, LayeredPass, LayeredSum, can_run_jointly
 from steelyard.probing.linear_step import linear_steps
 from steelyard.probing.probe import Finding, Losses
 from steelyard.probing.random_numbers import preserved_random_states, random_states
@@ -50,10 +50,10 @@ class FirstOrder(VoteProbe):
             is a mean over its samples, that samples do not meet in the forward pass and that nothing random is drawn
             in it (`reuse.reason` tells what did). `True`: you say so; what contradicts it is an error.
         along: how ⟨Δ_d, G⟩ is found: `domains` takes each domain's gradients, `sum` takes G and one derivative of all
-            domains' losses along it. Both are read off the layers of one pass where all are linear, convolutions or
-            normalisations of each sample; else `domains` runs each half by itself, and `sum` is a finite difference.
-            `sum` needs a `loss` and a step that is linear in the gradient (torch's SGD, or `step="sgd"`), and is for
-            many domains with few samples each.
+            domains' losses along it. Where all layers are linear, convolutions or normalisations of each sample, and
+            there is no scaler, either is read off the layers of one pass; else `domains` runs each half by itself, and
+            `sum` is a finite difference. `sum` needs a `loss` and a step that is linear in the gradient (torch's SGD,
+            or `step="sgd"`), and is for many domains with few samples each.
 
     >>> import steelyard as sy
     >>> model = nn.Linear(3, 1)
@@ -87,7 +87,8 @@ class FirstOrder(VoteProbe):
         if along not in get_args(Along):
             raise ValueError(f"along must be 'domains' or 'sum'; got {along!r}.")
         self.along = along
-        self._layered: tuple[bool, ...] | None = None  # the state in which the network was seen to be of known layers
+        self._verified: tuple[bool, ...] | None = None  # the state in which the network was seen to be of known layers
+        self._seen: set[str] = set()  # the domains that it was run for since
         # Kept, so that a run continued from a checkpoint does the same, also one from before there was such a thing.
         self.register_buffer("unlayered", torch.zeros((), dtype=torch.bool))
         self.register_load_state_dict_pre_hook(_add_unlayered)  # type: ignore[no-untyped-call]
@@ -211,35 +212,28 @@ class FirstOrder(VoteProbe):
         rest: dict[str, tuple[float, Tree]],
     ) -> Finding | None:
         """Either from one pass over all halves, where all layers are linear in their parameters; else `None`."""
-        steps = linear_steps(optimizer, self.step)
-        if not losses.follow_outputs or (self.along == "domains" and self.scaler is not None):
+        # What comes back to the layers would be scaled.
+        if self.scaler is not None or not losses.follow_outputs or not can_run_jointly(halves):
             return None
-        shadow = Shadow(model, losses, borrow=steps is not None)
+        shadow = Shadow(model, losses, borrow=linear_steps(optimizer, self.step) is not None)
         leaves = leaves_of(shadow, optimizer, everything=True)
         before = random_states(leaves.live)
         kind: type[LayeredPass] = LayeredHalves if self.along == "domains" else LayeredSum
         layered = kind(shadow, leaves, halves, differentiate=self._gradients)
         state = (*(module.training for module in model.modules()), *(p.requires_grad for p in shadow.parameters))
-        fit = layered.run(verify=state != self._layered or self._looks_again)
+        verify = state != self._verified or self._looks_again
+        seen = set() if verify else self._seen
+        fit = layered.run(verify=verify, unseen=halves.keys() - seen)
         if fit is False:
             self.unlayered.fill_(True)  # not tried at every vote, in vain and at the price of a pass
         if not fit:
             return None
-        self._layered = state
+        self._verified, self._seen = state, seen | halves.keys()
         reason = trace_reason(shadow, drawn=random_states(leaves.live) != before)
         reason = reason or self._halves_audit(model, losses, halves)
         if not self.reuse.holds(reason):
             return None
-        if isinstance(layered, LayeredHalves):
-            trained, tested = layered.passes()
-            values = expand(trained, list(tested.values()), shadow, leaves, optimizer=optimizer, rule=self.step)
-            shared = share_halves(halves, trained, tested, leaves=leaves, rest=rest)
-        elif isinstance(layered, LayeredSum):
-            direction = Direction(layered.direction_gradients(), leaves, steps)
-            slopes = layered.slopes(direction.full(len(leaves.live)))
-            level = layered.level + direction.drift
-            values = {name: level + direction.factor * slope for name, slope in slopes.items()}
-            shared = Shared(losses=layered.whole, combine=layered.gradients, parameters=leaves.live, rest=rest)
+        values, shared = layered.found(optimizer, self.step, rest=rest)
         return Finding(measurement_of(values, losses.domains), shared)
 
     def _shared_sum(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-_DIMENSIONS = {torch.channels_last: 4, torch.channels_last_3d: 5}
+PRECISE = (torch.float32, torch.float64)  # coarser gradients cannot be verified
 
 
 class Layer(ABC):
@@ -21,7 +21,10 @@ class Layer(ABC):
 
     Attributes:
         owned: the parameters that are differentiated.
+        listening: whether what comes back now is what is sought; a loss may run a backward pass of its own before.
     """
+
+    listening = False
 
     def __init__(self, module: Any, pieces: Sequence[int] = ()) -> None:
         self._module = module
@@ -58,18 +61,3 @@ class Layer(ABC):
     @abstractmethod
     def apart(self) -> list[list[Tensor]]:
         """For each piece, a gradient for each parameter owned."""
-
-
-def layout_of(tensor: Tensor) -> torch.memory_format | None:
-    """How the tensor lies in memory if channels are last in it."""
-    if tensor.is_contiguous():
-        return None
-    fitting = (layout for layout, dimensions in _DIMENSIONS.items() if dimensions == tensor.dim())
-    return next((layout for layout in fitting if tensor.is_contiguous(memory_format=layout)), None)
-
-
-def arranged(tensor: Tensor, layout: torch.memory_format | None) -> Tensor:
-    """The tensor, rearranged in memory if there is a layout to follow, and it can."""
-    if layout is None or tensor.dim() != _DIMENSIONS[layout]:
-        return tensor
-    return tensor.contiguous(memory_format=layout)

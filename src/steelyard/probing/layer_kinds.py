@@ -1,4 +1,4 @@
-"""Layers that are linear in their own parameters: gradients from what goes in and what comes back."""
+"""Which modules are layers that are linear in their own parameters."""
 
 from collections.abc import Sequence
 

@@ -1,20 +1,25 @@
 """Every domain's gradients from the outer step's one forward and one backward pass, on networks of known layers."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol, final
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from steelyard.batches import Tree, can_join, detach_samples, join_samples
+from steelyard.probing.direction import Direction
+from steelyard.probing.expansion import expand
 from steelyard.probing.gradient_probe import Leaves, Pass, Sought, detached, stand_ins_of
 from steelyard.probing.halves import Halves
-from steelyard.probing.linear_layers import LinearLayers, alike
+from steelyard.probing.hypothetical_step import Rule
+from steelyard.probing.linear_layers import LinearLayers
+from steelyard.probing.linear_step import linear_steps
 from steelyard.probing.reuse import leaf_uses, mean_reason, rounding
 from steelyard.probing.shadow import Shadow
-from steelyard.probing.shared import weighted_sum
-from steelyard.probing.vote_probe import whole_of
+from steelyard.probing.shared import Gradients, Shared, weighted_sum
+from steelyard.probing.vote_probe import share_halves, whole_of
 
 
 class Differentiate(Protocol):
@@ -24,14 +29,22 @@ class Differentiate(Protocol):
         """One gradient for each leaf."""
 
 
+def can_run_jointly(halves: Mapping[str, Halves]) -> bool:
+    """Whether there is one pass for all samples: pairs of inputs and targets, whose inputs can be joined."""
+    pairs = [half[i] for half in halves.values() for i in range(2)]
+    if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
+        return False
+    return can_join([pair[0] for pair in pairs])
+
+
 class LayeredPass(ABC):
     """One pass over all meta-train halves and all meta-test halves, with gradients read off the layers.
 
     Args:
         shadow: the stand-ins that are run.
         leaves: what is differentiated.
-        halves: the samples.
-        differentiate: takes gradients.
+        halves: the samples, which can be joined.
+        differentiate: takes gradients, and does not scale them on the way.
 
     Attributes:
         whole: each domain's loss over all its samples, the mean of its halves', detached.
@@ -45,35 +58,33 @@ class LayeredPass(ABC):
     def __init__(
         self, shadow: Shadow, leaves: Leaves, halves: Mapping[str, Halves], *, differentiate: Differentiate
     ) -> None:
+        self._shadow = shadow
         self._halves = halves
         self._leaves = leaves
         self._differentiate = differentiate
         self._model, self._losses = stand_ins_of(shadow)
         self._sizes = [[half.sizes[i] for half in halves.values()] for i in range(2)]
 
-    def run(self, *, verify: bool) -> bool | None:
-        """Run forward and backward; whether gradients can be read off, checked against others if to be verified.
+    def run(self, *, verify: bool, unseen: Collection[str]) -> bool | None:
+        """Run forward and backward; whether gradients can be read off. `None`: not of this batch.
 
-        `None`: not of this batch, whatever holds for the next.
+        Args:
+            verify: compare them with others', and the network with what was made of it.
+            unseen: domains whose losses have not been run before.
         """
         layers = LinearLayers.of(self._model, self._leaves, pieces=self._pieces)
         if layers is None:
             return False
-        if not self._can_join():
-            return None
         self._layers = layers
         with layers.watched():  # to the end, because checkpointing runs layers again in the backward pass
             outputs, parts = self._forward()
             ran = layers.ran_once_over(sum(map(sum, self._sizes))) and self._are_means(outputs, parts)
+            ran = ran and all(self._reaches(side[name]) for side in parts for name in unseen)
             fit = ran and self._read([loss for side in parts for loss in side.values()], verify=verify)
         if fit and verify:
             fit = self._is_the_network()
         everybody = len(self._halves) == len(self._losses.domains)
         return fit if fit is not False or everybody else None
-
-    def _can_join(self) -> bool:
-        pairs = [half[i] for half in self._halves.values() for i in range(2)]
-        return not all(isinstance(pair, tuple | list) for pair in pairs) or can_join([pair[0] for pair in pairs])
 
     def _forward(self) -> tuple[list[dict[str, Tree]], list[dict[str, Tensor]]]:
         """Outputs and losses of the meta-train halves, and of the meta-test halves, from one pass."""
@@ -86,12 +97,14 @@ class LayeredPass(ABC):
     def _read(self, losses: Sequence[Tensor], *, verify: bool) -> bool | None:
         """Run backward, from the losses of all halves; whether what comes back can be read."""
         total = torch.stack(list(losses))
+        if not self._layers.are_all_that_uses_parameters(total):
+            return False
         sought = self._layers.sought
-        if not sought or not self._layers.are_all_that_uses_parameters(total):
+        if not sought:  # inputs that require gradients themselves
             return False
-        if verify and not self._reach(losses):
-            return False
-        if not self._layers.receive(self._differentiate(total.sum(), sought, retain=verify)):
+        with self._layers.listening():
+            found = self._differentiate(total.sum(), sought, retain=verify)
+        if not self._layers.receive(found):
             return False
         self._parts = total.detach()
         return not verify or self._agrees(total)
@@ -112,7 +125,7 @@ class LayeredPass(ABC):
         expected = self._differentiate((weights * total).sum(), self._leaves.stand_ins)
         if not all(bool(torch.isfinite(gradient).all()) for gradient in expected if gradient is not None):
             return None  # they say nothing of others
-        return alike(self._weighed(factors), expected)
+        return _alike(self._weighed(factors), expected)
 
     def _is_the_network(self) -> bool:
         """Whether the losses are those of the network when nobody watches: normalisations were replaced."""
@@ -128,8 +141,14 @@ class LayeredPass(ABC):
         """The sizes of those runs of samples whose gradients alone are sought, if so."""
 
     @abstractmethod
-    def _reach(self, losses: Sequence[Tensor]) -> bool:
-        """Whether the loss on each half depends on enough of the parameters."""
+    def _reaches(self, loss: Tensor) -> bool:
+        """Whether the loss on a half depends on enough of the parameters."""
+
+    @abstractmethod
+    def found(
+        self, optimizer: Optimizer, rule: Rule, *, rest: Mapping[str, tuple[float, Tree]]
+    ) -> tuple[dict[str, Tensor], Shared]:
+        """The hypothetical losses, and what is known of the outer ones; samples left to run are the rest."""
 
     @abstractmethod
     def _weighed(self, factors: Sequence[float]) -> Sequence[Tensor | None]:
@@ -140,22 +159,26 @@ class LayeredPass(ABC):
 class LayeredHalves(LayeredPass):
     """With the gradients of each half, taken on the way; nothing else is kept."""
 
-    def passes(self) -> tuple[dict[str, Pass], dict[str, Pass]]:
-        """What a pass over each domain's meta-train half, and one over each meta-test half, would have found."""
+    def found(
+        self, optimizer: Optimizer, rule: Rule, *, rest: Mapping[str, tuple[float, Tree]]
+    ) -> tuple[dict[str, Tensor], Shared]:
+        """By the optimizer's steps along each domain's gradients."""
         names = list(self._halves)
         each = zip([*names, *names], self._parts, self._layers.apart(), strict=True)
-        found = [Pass({name: loss}, None, gradients) for name, loss, gradients in each]
-        trained, tested = found[: len(names)], found[len(names) :]
-        return dict(zip(names, trained, strict=True)), dict(zip(names, tested, strict=True))
+        passes = [Pass({name: loss}, None, gradients) for name, loss, gradients in each]
+        trained = dict(zip(names, passes[: len(names)], strict=True))
+        tested = dict(zip(names, passes[len(names) :], strict=True))
+        leaves = self._leaves
+        values = expand(trained, list(tested.values()), self._shadow, leaves, optimizer=optimizer, rule=rule)
+        return values, share_halves(self._halves, trained, tested, leaves=leaves, rest=rest)
 
     @property
     def _pieces(self) -> Sequence[int]:
         return [size for side in self._sizes for size in side]
 
-    def _reach(self, losses: Sequence[Tensor]) -> bool:
+    def _reaches(self, loss: Tensor) -> bool:
         """All of them: an optimizer does not step what has no gradient, and here it would be zero instead."""
-        ours = {id(leaf) for leaf in self._leaves.stand_ins}
-        return all(ours <= set(map(id, leaf_uses(loss))) for loss in losses)
+        return {id(leaf) for leaf in self._leaves.stand_ins} <= set(map(id, leaf_uses(loss)))
 
     def _weighed(self, factors: Sequence[float]) -> Sequence[Tensor | None]:
         return weighted_sum(list(zip(factors, self._layers.apart(), strict=True)))
@@ -165,23 +188,21 @@ class LayeredHalves(LayeredPass):
 class LayeredSum(LayeredPass):
     """With gradients under any weights of the halves, and along any direction, known afterwards."""
 
-    @property
-    def level(self) -> Tensor:
-        """The summed loss on the meta-test halves."""
-        return self._parts[len(self._halves) :].double().sum()
-
-    def direction_gradients(self) -> Sequence[Tensor | None]:
-        """G: the gradients of the summed losses on the meta-test halves."""
+    def found(
+        self, optimizer: Optimizer, rule: Rule, *, rest: Mapping[str, tuple[float, Tree]]
+    ) -> tuple[dict[str, Tensor], Shared]:
+        """By the derivative of all meta-train losses along G, for steps that are linear in the gradient."""
         first, count = sum(self._sizes[0]), sum(self._sizes[1])
-        return self._layers.gradients(None, chosen=slice(first, first + count))
+        total = self._layers.gradients(None, chosen=slice(first, first + count))  # G
+        direction = Direction(total, self._leaves, linear_steps(optimizer, rule))
+        along = direction.full(len(self._leaves.live))
+        slopes = self._layers.slopes(along, chosen=slice(0, first)).double().split_with_sizes(self._sizes[0])
+        level = self._parts[len(self._halves) :].double().sum() + direction.drift
+        values = {n: level + direction.factor * rows.sum() for n, rows in zip(self._halves, slopes, strict=True)}
+        return values, Shared(losses=self.whole, combine=self._outer, parameters=self._leaves.live, rest=rest)
 
-    def slopes(self, direction: Sequence[Tensor | None]) -> dict[str, Tensor]:
-        """⟨g_d, direction⟩ for each domain, g_d on its meta-train half."""
-        each = self._layers.slopes(direction, chosen=slice(0, sum(self._sizes[0]))).double()
-        return {name: rows.sum() for name, rows in zip(self._halves, torch.split(each, self._sizes[0]), strict=True)}
-
-    def gradients(self, weights: Mapping[str, float]) -> Sequence[Tensor | None]:
-        """Those of Σ_d λ_d L_d."""
+    def _outer(self, weights: Mapping[str, float]) -> Sequence[Tensor | None]:
+        """The gradients of Σ_d λ_d L_d."""
         shares = {name: half.share for name, half in self._halves.items()}
         train = [weights[name] * share for name, share in shares.items()]
         test = [weights[name] * (1 - share) for name, share in shares.items()]
@@ -191,7 +212,7 @@ class LayeredSum(LayeredPass):
     def _pieces(self) -> Sequence[int]:
         return ()
 
-    def _reach(self, losses: Sequence[Tensor]) -> bool:  # noqa: ARG002
+    def _reaches(self, loss: Tensor) -> bool:  # noqa: ARG002
         return True
 
     def _weighed(self, factors: Sequence[float]) -> Sequence[Tensor | None]:
@@ -199,3 +220,15 @@ class LayeredSum(LayeredPass):
         like = self._leaves.live[0]
         rows = torch.tensor(factors, dtype=like.dtype).repeat_interleave(sizes).to(like.device)
         return self._layers.gradients(rows)
+
+
+def _alike(found: Gradients, expected: Gradients) -> bool:
+    """Whether gradients are the same up to rounding, of which one that should vanish has nothing else."""
+    scales = [0.0 if g is None or not g.numel() else float(g.abs().max()) for g in expected]
+    for mine, theirs, scale in zip(found, expected, scales, strict=True):
+        if mine is None or theirs is None:
+            return False
+        tolerance = 1e4 * torch.finfo(mine.dtype).eps * (scale + max(scales) / 100)
+        if mine.numel() and not float((mine - theirs).abs().max()) <= tolerance:
+            return False
+    return True

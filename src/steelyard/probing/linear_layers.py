@@ -56,6 +56,17 @@ class LinearLayers:
                 stack.callback(layer.watch())
             yield
 
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Have them take what comes back."""
+        for layer in self._layers:
+            layer.listening = True
+        try:
+            yield
+        finally:
+            for layer in self._layers:
+                layer.listening = False
+
     def ran_once_over(self, samples: int) -> bool:
         """Whether every layer ran once, over this many samples."""
         return all(layer.ran_once_over(samples) for layer in self._layers)
@@ -79,7 +90,8 @@ class LinearLayers:
         if len(given) != len(found):
             return False
         waiting = iter(given)
-        return all(layer.receive([next(waiting) for _ in layer.sought()]) for layer in self._layers)
+        with torch.autocast(self._leaves[0].device.type, enabled=False):  # as in the backward pass
+            return all(layer.receive([next(waiting) for _ in layer.sought()]) for layer in self._layers)
 
     @torch.no_grad()
     def gradients(self, weights: Tensor | None, *, chosen: slice | None = None) -> list[Tensor | None]:
@@ -107,15 +119,3 @@ class LinearLayers:
         along = {leaf: part for leaf, part in zip(self._leaves, direction, strict=True) if part is not None}
         moving = [layer for layer in self._layers if any(parameter in along for parameter in layer.owned)]
         return torch.stack([layer.slopes(along, chosen or slice(None)) for layer in moving]).sum(0)
-
-
-def alike(found: Gradients, expected: Gradients) -> bool:
-    """Whether gradients are the same up to rounding, of which one that should vanish has nothing else."""
-    scales = [0.0 if g is None or not g.numel() else float(g.abs().max()) for g in expected]
-    for mine, theirs, scale in zip(found, expected, scales, strict=True):
-        if mine is None or theirs is None:
-            return False
-        tolerance = 1e4 * torch.finfo(mine.dtype).eps * (scale + max(scales) / 100)
-        if mine.numel() and not float((mine - theirs).abs().max()) <= tolerance:
-            return False
-    return True

@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, final
 
 import torch
@@ -10,13 +9,15 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.functional import linear
 
-from steelyard.probing.layer import Layer, arranged, layout_of
+from steelyard.probing.layer import PRECISE, Layer
+from steelyard.probing.memory_layout import arranged, layout_of
 
 
 class _Product(Layer):
     """Weights times the input: a gradient is Σ_i δ_i ⊗ a_i over the samples, a_i the input, δ_i what comes back.
 
-    Gradients of pieces are taken as soon as δ is there, so that neither it nor the input is kept.
+    Gradients of pieces are taken as soon as δ is there, so that neither it nor the input is kept (but in layers that no
+    other comes before).
     """
 
     _layout: torch.memory_format | None = None
@@ -28,6 +29,7 @@ class _Product(Layer):
         super().__init__(module, pieces)
         self._edge: GradientEdge | None = None
         self._wanted = [False, *(each is not None and each.requires_grad for each in (self._weight, self._bias))]
+        self._taken = False
         self._apart: list[list[Tensor]] = []
 
     def watch(self) -> Callable[[], None]:
@@ -37,7 +39,7 @@ class _Product(Layer):
             handles.append(self._module.register_forward_pre_hook(self._arrange))
 
         def unwatch() -> None:
-            self._edge = None  # which leads to the hook that leads here
+            self._edge = None  # so that nothing is kept of the graph
             for handle in handles:
                 handle.remove()
 
@@ -58,29 +60,32 @@ class _Product(Layer):
         if len(self._samples) > 1:  # in vain, or checkpointing's second run
             return
         self._into, self._version = inputs[0].detach(), inputs[0]._version
-        if not self._pieces or not inputs[0].requires_grad:  # below others the backward pass goes anyway
-            self._edge = get_gradient_edge(output)  # stays what it is if an activation writes into the output
-        if self._pieces:
-            output.register_hook(self._take)  # type: ignore[no-untyped-call]
-        elif self._layout is not None:
-            # Before it is captured, and before the layer's own backward pass. The hook must not lead back here: what
-            # the layer holds would stay in memory until a collector of cycles comes by.
-            output.register_hook(partial(arranged, layout=self._layout))  # type: ignore[no-untyped-call]
+        # Either stays what it is if an activation writes into the output (of a view, nothing comes back then).
+        if inputs[0].requires_grad:  # the backward pass goes through the layer: after all hooks of others on the output
+            output.grad_fn.register_prehook(self._hear)
+        else:
+            self._edge = get_gradient_edge(output)
 
-    def _take(self, delta: Tensor | None) -> Tensor | None:
-        """Contract at once what comes back; not a second time, when the whole is verified."""
-        if delta is None:
+    def _hear(self, deltas: tuple[Tensor | None, ...]) -> tuple[Tensor] | None:
+        if not self.listening or deltas[0] is None:
             return None
-        delta = arranged(delta, self._layout)
-        if not self._apart and self._is_fit(delta):
+        delta = arranged(deltas[0], self._layout)
+        self._take(delta)
+        return (delta,)
+
+    def _take(self, delta: Tensor) -> None:
+        self._taken = self._is_fit(delta)
+        if self._taken and self._pieces:
             pairs = zip(*(each.split_with_sizes(self._pieces) for each in (self._into, delta)), strict=True)
             self._apart = [self._owned(self._contract(*pair)) for pair in pairs]
             del self._into
-        return delta
+        elif self._taken:
+            self._delta = delta
 
     def _is_fit(self, delta: Tensor) -> bool:
         """Whether the input is still what it was, and what comes back is of its kind."""
-        return self._into.dtype == delta.dtype == self._weight.dtype and self._into._version == self._version
+        same = self._into.dtype == delta.dtype == self._weight.dtype
+        return same and delta.dtype in PRECISE and self._into._version == self._version
 
     def apart(self) -> list[list[Tensor]]:
         return self._apart
@@ -89,10 +94,9 @@ class _Product(Layer):
         return [] if self._edge is None else [self._edge]
 
     def receive(self, found: Sequence[Tensor]) -> bool:
-        if self._pieces:
-            return bool(self._apart)
-        self._delta = found[0]
-        return self._is_fit(self._delta)
+        for delta in found:
+            self._take(arranged(delta, self._layout))
+        return self._taken
 
     def gradients(self, weights: Tensor | None, rows: slice) -> dict[Tensor, Tensor]:
         delta = self._delta[rows]

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.functional import group_norm, instance_norm, layer_norm
 
-from steelyard.probing.layer import Layer, layout_of
+from steelyard.probing.layer import PRECISE, Layer
+from steelyard.probing.memory_layout import layout_of
 
 
 class _Scaling(Layer):
@@ -65,7 +66,7 @@ class _Scaling(Layer):
 
     def _is_fit(self, inputs: Tensor) -> bool:
         """Whether it can be done in several operations: of samples, and with no coarser rounding in between."""
-        return inputs.dtype in (torch.float32, torch.float64) and self._are_samples(inputs)
+        return inputs.dtype in PRECISE and self._are_samples(inputs)
 
     @abstractmethod
     def _are_samples(self, inputs: Tensor) -> bool:
