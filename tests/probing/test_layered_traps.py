@@ -136,7 +136,6 @@ TRAPS = {
     "images one by one": (OneByOne, False),
     "a code": (lambda: Coded(normalised=False), False),
     "a normalised code": (lambda: Coded(normalised=True), False),
-    "nothing comes back": (Stopped, False),
     "no elements": (empty, True),
     "outside differentiation": (Frozen, False),
     "a hook on an output": (Clamped, True),
@@ -179,6 +178,15 @@ def test_values_and_gradients_are_those_of_separate_passes(make, fit, along, lay
     expected = judged(model, samples, probe=in_passes())
     assert layered == [fit]
     assert measured == pytest.approx(expected, rel=1e-6)  # a finite difference, where it is one
+
+
+@pytest.mark.parametrize("along", ["domains", "sum"])
+def test_where_nothing_comes_back_nothing_is_read(along, layered):
+    model, samples = Stopped().double(), batch(dtype=torch.float64)
+    measured = judged(model, samples, probe=FirstOrder(along=along))
+    assert layered == [False]
+    if along == "domains":  # a finite difference sees what gradients do not
+        assert measured == pytest.approx(judged(model, samples, probe=in_passes()), rel=1e-12)
 
 
 @pytest.mark.parametrize("momentum", [True, False])
