@@ -29,6 +29,10 @@ def own_head(domain):
     return lambda outputs, y: mse_loss(outputs["ab".index(domain)], y)
 
 
+def both_heads(outputs, y):
+    return mse_loss(outputs[0] + outputs[1], y)
+
+
 def weightless():
     model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 1))
     model[1].weight = None
@@ -297,23 +301,10 @@ def test_a_backward_pass_of_the_loss_itself_is_not_listened_to(layered):
     assert layered == [True]
 
 
-class Sometimes(nn.Module):
-    """Has a head that is not everybody's."""
-
-    def __init__(self):
-        super().__init__()
-        self.body, self.head, self.other = nn.Linear(6, 8), nn.Linear(8, 1), nn.Linear(8, 1)
-
-    def forward(self, x):
-        x = self.body(x).tanh()
-        return self.head(x), self.other(x)
-
-
 def test_a_domain_that_comes_later_is_looked_at_too(layered):
     """Its loss leaves out a head that the others' reach."""
-    model, names = Sometimes().double(), ("a", "b", "c")
-    both = lambda outputs, y: mse_loss(outputs[0] + outputs[1], y)  # noqa: E731
-    loss = {"a": both, "b": lambda outputs, y: mse_loss(outputs[0], y), "c": both}
+    model, names = Heads().double(), ("a", "b", "c")
+    loss = {"a": both_heads, "b": own_head("b"), "c": both_heads}
     judge = balancer(domains=names, weighting=sy.Fixed([0.2, 0.3, 0.5]), probe=FirstOrder(), loss=loss)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     samples = batch(sizes=(4, 4, 4), names=names, dtype=torch.float64)
