@@ -53,6 +53,31 @@ def test_a_domain_that_sits_out_cannot_win():
     assert verdict.vote == 1
 
 
+def test_a_vote_is_divided_where_a_domain_is_absent():
+    weighting = started("greedy", window=4, prior=2.0, domains=4)
+    weighting.observe(sy.Measurement(torch.tensor([2.0, 1.0, 3.0, 0.0]), torch.tensor([True, True, True, False])))
+    # Three of four are present: the winner has 3/4 of the vote, the absent domain 1/4.
+    assert weighting.posterior.concentration == (2.0, 2.75, 2.0, 2.25)
+    assert weighting.weights() == (1 / 5, 1.75 / 5, 1 / 5, 1.25 / 5)
+
+
+@pytest.mark.parametrize("choice", ["greedy", "conservative"])
+@pytest.mark.parametrize("presence", [1.0, 0.25, 0.1])
+@pytest.mark.parametrize("domains", [3, 5])
+def test_domains_that_are_alike_get_equal_weights_whatever_their_presence(choice, presence, domains):
+    weighting = started(choice, domains=domains)
+    generator = torch.Generator().manual_seed(7)
+    total = torch.zeros(domains, dtype=torch.float64)
+    votes = 4000
+    for _ in range(votes):
+        present = torch.ones(domains, dtype=torch.bool)
+        present[-1] = torch.rand((), generator=generator) < presence
+        values = torch.randn(domains, generator=generator, dtype=torch.float64)
+        weighting.observe(sy.Measurement(values, present))
+        total += torch.tensor(weighting.weights(), dtype=torch.float64)
+    assert (total / votes - 1 / domains).abs().max() < 0.03
+
+
 @pytest.mark.parametrize("domains", [2, 5, 16])
 def test_prior_votes_are_worth_the_same_in_all_for_any_number_of_domains(domains):
     weighting = started(prior_votes=8, domains=domains)

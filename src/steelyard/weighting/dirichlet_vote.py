@@ -22,6 +22,10 @@ class DirichletVote(Weighting):
     independent draws from a categorical distribution with a Dirichlet(α) prior. The weights are the posterior's mode,
     λ_d = (α_d + N_d − 1) / (Σα + n − K), with N_d of n votes for domain d. A tie casts no vote.
 
+    A domain may be absent from a vote. With k of K domains present, the winner gets k/K of the vote and each absent
+    domain gets 1/K. So domains that are alike get equal weights, however often each is present. Where all are present
+    this is the paper's rule.
+
     Args:
         choice: `greedy` or `conservative`. To first order greedy favours the domain whose gradient agrees most with
             the sum of all gradients, conservative the one whose gradient agrees least.
@@ -43,7 +47,7 @@ class DirichletVote(Weighting):
 
     statistic: ClassVar[Statistic] = Statistic.HYPOTHETICAL_LOSSES
     votes: Tensor
-    """The last votes, one domain's index each; the oldest is overwritten."""
+    """The last votes, one row each: how the vote was divided among the domains. The oldest row is overwritten."""
     votes_cast: Tensor
     """How many votes were ever cast."""
 
@@ -80,8 +84,8 @@ class DirichletVote(Weighting):
     def posterior(self) -> DirichletPosterior:
         """The posterior given the votes in the window: its mode, mean and credible intervals."""
         prior = self.prior
-        held = self.votes[: int(self.votes_cast)].tolist()
-        return DirichletPosterior(tuple(alpha + held.count(d) for d, alpha in enumerate(prior)))
+        counts = self.votes.sum(0).tolist()  # rows of votes that are not yet cast are zero
+        return DirichletPosterior(tuple(alpha + count for alpha, count in zip(prior, counts, strict=True)))
 
     def weights(self) -> tuple[float, ...]:
         """The posterior's mode; before any vote, the prior's."""
@@ -90,7 +94,7 @@ class DirichletVote(Weighting):
     def _start(self, domains: int) -> None:
         if len(self._prior) not in (1, domains):
             raise ValueError(f"prior must be one number or one per domain ({domains}); got {len(self._prior)}.")
-        self.register_buffer("votes", torch.full((self.window,), -1, dtype=torch.int64))
+        self.register_buffer("votes", torch.zeros(self.window, domains, dtype=torch.float64))
         self.register_buffer("votes_cast", torch.zeros((), dtype=torch.int64))
 
     def _update(self, measurement: Measurement) -> Verdict:
@@ -100,9 +104,15 @@ class DirichletVote(Weighting):
         winners = [d for d, score in scores.items() if score == best]
         if len(winners) > 1:
             return Verdict(Outcome.TIE)
-        self.votes[int(self.votes_cast) % self.window] = winners[0]
+        self.votes[int(self.votes_cast) % self.window] = self._divided_vote(winners[0], measurement.present)
         self.votes_cast += 1
         return Verdict(Outcome.UPDATED, vote=winners[0])
+
+    def _divided_vote(self, winner: int, present: Tensor) -> Tensor:
+        """One vote: k/K for the winner among k domains present, 1/K for each domain that is absent."""
+        shares = torch.where(present, 0.0, 1 / self.domains).to(self.votes)
+        shares[winner] = int(present.sum()) / self.domains
+        return shares
 
     def extra_repr(self) -> str:
         """The settings, for `print(balancer)`."""
