@@ -257,3 +257,38 @@ def test_what_a_container_was_given_besides_its_items_stays():
     assert twin.named is not live.named
     assert twin.empty is not live.empty
     assert twin.named["weight"] is twin.weight is not live.weight
+
+
+class Slotted(nn.Module):
+    __slots__ = ("__gain", "scale", "unset")
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.full((), 2.0)
+        self.__gain = [3.0]
+        self.layer = nn.Linear(6, 1)
+
+    def forward(self, x):
+        self.scale += 1
+        return self.scale * self.__gain[0] * self.layer(x)
+
+
+class SlottedChild(Slotted):
+    __slots__ = "shift"
+
+    def __init__(self):
+        super().__init__()
+        self.shift = 1.0
+
+    def forward(self, x):
+        return super().forward(x) + self.shift
+
+
+def test_attributes_in_slots_are_copied_too():
+    model = SlottedChild()
+    shadow = Shadow(model)
+    x = torch.randn(4, 6)
+    outputs = shadow.modules[0](x)
+    assert model.scale == 2
+    assert shadow.changed_attribute() == ("SlottedChild", "scale")
+    assert torch.equal(outputs, model(x))

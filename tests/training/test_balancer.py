@@ -186,7 +186,7 @@ def test_says_once_that_batches_are_too_small_to_vote():
     judge = balancer(probe=sy.InnerLoop())
     for _ in range(24):
         judge(model, batch(sizes=(1, 1)), optimizer)
-    with pytest.warns(UserWarning, match=r"no vote in 25 steps.*InnerLoop\(gather=True\)"):
+    with pytest.warns(UserWarning, match=r"25 steps cast no vote.*InnerLoop\(gather=True\)"):
         judge(model, batch(sizes=(1, 1)), optimizer)
     with warnings.catch_warnings(record=True) as said:
         judge(model, batch(sizes=(1, 1)), optimizer)
@@ -370,3 +370,93 @@ def test_refuses_wrong_batches_and_losses():
         balancer(loss=lambda o, y: 1.0)(model, batch())
     with pytest.raises(ValueError, match="the optimizer is needed for the vote"):
         balancer(probe=sy.InnerLoop())(model, batch())
+
+
+def test_says_once_that_values_are_not_finite():
+    model = smooth()
+    optimizer = sgd(model)
+    judge = balancer(probe=sy.InnerLoop())
+    bad = {name: (x, y * float("inf")) for name, (x, y) in batch().items()}
+    for _ in range(60):
+        judge(model, batch(), optimizer)
+    for _ in range(24):
+        judge(model, bad, optimizer)
+    with pytest.warns(UserWarning, match=r"25 steps cast no vote: .* inf or nan.*scaler=scaler"):
+        judge(model, bad, optimizer)
+    judge(model, bad, optimizer)  # warnings are errors here: there is no second one
+
+
+def test_says_nothing_of_few_missed_votes_or_while_samples_are_gathered():
+    model = smooth()
+    optimizer = sgd(model)
+    judge = balancer(probe=sy.InnerLoop())
+    for step in range(130):
+        judge(model, batch(sizes=(1, 1) if step % 5 == 0 else (4, 4)), optimizer)
+    assert judge.tally == {"updated": 104, "fewer than two domains with enough samples": 26}
+    judge = balancer(probe=sy.InnerLoop(gather=True))
+    for _ in range(60):
+        judge(model, batch(sizes=(1, 1)), optimizer)
+    assert judge.tally == {"updated": 30, "fewer than two domains with enough samples": 30}
+
+
+def failing_loss(fails):
+    """A loss that fails in the outer pass: with gradients, over all samples."""
+
+    def loss(outputs, targets):
+        if fails() and len(targets) == 6:
+            raise RuntimeError("out of luck")
+        return mse_loss(outputs, targets)
+
+    return loss
+
+
+@pytest.mark.parametrize("probe", [sy.InnerLoop(), sy.FirstOrder(reuse=False)])
+def test_a_call_that_raises_counts_nothing(probe):
+    model = smooth()
+    optimizer = sgd(model)
+    state = {"fails": False}
+    judge = balancer(probe=probe, loss=failing_loss(lambda: state["fails"]))
+    for seed in range(3):
+        judge(model, batch(seed=seed), optimizer)
+    before = {name: value.clone() for name, value in judge.state_dict().items()}
+    report = judge.last
+    state["fails"] = True
+    with pytest.raises(RuntimeError, match="out of luck"):
+        judge(model, batch(seed=3), optimizer)
+    after = judge.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert judge.last is report
+
+
+def test_a_call_that_raises_gathers_nothing():
+    model = smooth()
+    optimizer = sgd(model)
+    judge = balancer(probe=sy.InnerLoop(gather=4))
+    judge(model, batch(sizes=(1, 1)), optimizer)
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        judge(model, batch(sizes=(1, 1), features=5), optimizer)
+    assert {name: len(x) for name, (x, _) in judge.probe.gathering.kept.items()} == {"a": 1, "b": 1}
+
+
+slow = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("presence", "steps"), [(0.1, 600), *(pytest.param(p, 6000, marks=slow) for p in (1.0, 0.25, 0.1))]
+)
+def test_three_domains_alike_keep_equal_weights_however_rare_one_is(presence, steps):
+    model = smooth()
+    optimizer = sgd(model, rate=0.01)
+    judge = balancer(domains=("a", "b", "c"), probe=sy.InnerLoop(), weighting=sy.DirichletVote("greedy"))
+    generator = torch.Generator().manual_seed(3)
+    total = torch.zeros(3, dtype=torch.float64)
+    for _ in range(steps):
+        samples = {}
+        for name in ("a", "b", "c"):
+            if name != "c" or torch.rand((), generator=generator) < presence:
+                x = torch.randn(4, 6, generator=generator)
+                samples[name] = (x, x.sum(1, keepdim=True) + torch.randn(4, 1, generator=generator))
+        take_step(judge(model, samples, optimizer), optimizer)
+        total += torch.tensor(list(judge.weights.values()), dtype=torch.float64)
+    assert (total / steps - 1 / 3).abs().max() < 0.03

@@ -146,3 +146,34 @@ def test_a_model_in_double_precision_and_channels_last():
     expected = reference_hypothetical_losses(model, optimizer, first_halves(samples, 2))
     judge(model, samples, optimizer)
     assert judge.last.measured == pytest.approx(expected, rel=1e-12)
+
+
+class DeepSupervision(nn.Module):
+    """Two outputs in training mode, one in evaluation mode."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 8), norm, nn.Tanh())
+        self.heads = nn.ModuleList([nn.Linear(8, 1), nn.Linear(8, 1)])
+
+    def forward(self, x):
+        outputs = [head(self.body(x)) for head in self.heads]
+        return outputs if self.training else outputs[0]
+
+
+def supervised_loss(outputs, targets):
+    first, second = outputs
+    return mse_loss(first, targets) + mse_loss(second, targets)
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d, nn.LayerNorm])
+@pytest.mark.parametrize("probe", [sy.InnerLoop, sy.FirstOrder])
+def test_a_model_that_returns_something_else_in_evaluation_mode(probe, norm):
+    model = DeepSupervision(norm(8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    judge = balancer(probe=probe(), loss=supervised_loss)
+    with pytest.raises(ValueError, match=r'in evaluation mode \(ValueError: .*pass meta_test="batch"'):
+        judge(model, batch(), optimizer)
+    judge = balancer(probe=probe(meta_test="batch"), loss=supervised_loss)
+    judge(model, batch(), optimizer)
+    assert judge.last.outcome is sy.Outcome.UPDATED

@@ -13,7 +13,14 @@ from steelyard.batches import Tree
 from steelyard.measurement import Measurement
 from steelyard.probing.direction import Direction, check_fit_for_sum, losses_of, run_halves
 from steelyard.probing.expansion import expand
-from steelyard.probing.gradient_probe import Pass, check_moves, detached, is_too_small, leaves_of
+from steelyard.probing.gradient_probe import (
+    Pass,
+    check_moves,
+    detached,
+    explained_in_evaluation,
+    is_too_small,
+    leaves_of,
+)
 from steelyard.probing.halves import Halves, meta_tests
 from steelyard.probing.hypothetical_step import Rule, innermost
 from steelyard.probing.layered_pass import LayeredHalves, LayeredPass, LayeredSum, can_run_jointly
@@ -136,7 +143,8 @@ class FirstOrder(VoteProbe):
             if found is None:
                 return None
             trained[name], learned[name] = found, statistics.of(learner.modules[0])
-        tested = self._differentiate(judge, meta_tests(halves), leaves, besides=statistics.sought)
+        with explained_in_evaluation(self.meta_test == "eval"):
+            tested = self._differentiate(judge, meta_tests(halves), leaves, besides=statistics.sought)
         if tested is None:
             return None
         values = expand(trained, [tested], judge, leaves, optimizer=optimizer, rule=self.step)
@@ -184,7 +192,8 @@ class FirstOrder(VoteProbe):
         """G on all meta-test halves together, and every domain's loss a little before and a little after θ along it."""
         judge, statistics = self._judge(model, losses)
         leaves = leaves_of(judge, optimizer, everything=False)
-        tested = self._differentiate(judge, meta_tests(halves), leaves, besides=statistics.sought)
+        with explained_in_evaluation(self.meta_test == "eval"):
+            tested = self._differentiate(judge, meta_tests(halves), leaves, besides=statistics.sought)
         if tested is None:
             return None
         check_moves([tested.gradients], leaves)

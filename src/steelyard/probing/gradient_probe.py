@@ -1,7 +1,8 @@
 """What probes that take gradients have in common."""
 
 from abc import ABC
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
@@ -28,6 +29,8 @@ from steelyard.probing.shadow import Shadow
 Sought = Sequence[Tensor] | Sequence[GradientEdge]  # what a loss is differentiated for
 
 _AGAIN = (16, 256, 4096, 65536)  # the votes at which what was seen before is looked at once more
+# What a loss raises of outputs that it does not expect.
+_WRONG_OUTPUT = (TypeError, ValueError, RuntimeError, AttributeError, LookupError, AssertionError)
 _ONE_VALUE = "Expected more than 1 value per channel"  # batch normalisation, of a half that is too small for it
 
 
@@ -123,7 +126,9 @@ class GradientProbe(Probe, ABC):
         with torch.no_grad():
             passes = [twin_losses(twin, whole)]
             expected = alone(twin, twin_losses)
-            passes += [twin_losses(twin.eval(), whole)] if evaluating else []
+            if evaluating:
+                with explained_in_evaluation(evaluating):
+                    passes.append(twin_losses(twin.eval(), whole))
         for found in passes:
             tolerance = rounding(next(iter(found.values())), model=True)
             reason = reason or mean_reason(found, expected, tolerance=tolerance)
@@ -159,6 +164,24 @@ def _summed_apart(model: nn.Module, losses: Losses, batch: Mapping[str, Tree], *
         else:
             found += [count_samples(part) / size * losses(model, {name: part})[name] for part in parts]
     return torch.stack(found).sum()
+
+
+@contextmanager
+def explained_in_evaluation(evaluating: bool) -> Iterator[None]:
+    """Say what to do where the loss of a model in evaluation mode cannot be computed.
+
+    Some models return something else there: one output instead of several (deep supervision), or boxes (detectors).
+    The same model has run in training mode before, so the mode is the likely cause.
+    """
+    try:
+        yield
+    except _WRONG_OUTPUT as error:
+        if not evaluating or isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise ValueError(
+            f"a hypothetical step could not be judged in evaluation mode ({type(error).__name__}: {error}). "
+            'If the model returns something else in evaluation mode, pass meta_test="batch" to the probe.'
+        ) from error
 
 
 def is_too_small(error: ValueError) -> bool:

@@ -10,7 +10,15 @@ from torch.optim import Optimizer
 
 from steelyard.batches import Tree
 from steelyard.measurement import Measurement
-from steelyard.probing.gradient_probe import Leaves, Pass, check_moves, give_gradients, leaves_of, stand_ins_of
+from steelyard.probing.gradient_probe import (
+    Leaves,
+    Pass,
+    check_moves,
+    explained_in_evaluation,
+    give_gradients,
+    leaves_of,
+    stand_ins_of,
+)
 from steelyard.probing.halves import Halves, meta_tests
 from steelyard.probing.hypothetical_step import RULES, Rule, innermost
 from steelyard.probing.probe import Finding, Losses
@@ -117,7 +125,7 @@ class InnerLoop(VoteProbe):
         if self.meta_test == "eval":
             model.eval()
         tests = meta_tests(halves)
-        with torch.no_grad():
+        with torch.no_grad(), explained_in_evaluation(self.meta_test == "eval"):
             outputs = losses.outputs(model, tests) if losses.follow_outputs else None
             tested = losses(model, tests) if outputs is None else losses.of(outputs, tests)
             hypothetical = torch.stack([loss.double() for loss in tested.values()]).sum()

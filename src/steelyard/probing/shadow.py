@@ -61,8 +61,8 @@ class Shadow:
     def changed_attribute(self) -> tuple[str, str] | None:
         """The class of a module and a number, text or tensor in it that the stand-in has changed; not its mode."""
         for live, stand_in in self._pairs:
-            now = vars(stand_in)
-            for name, value in vars(live).items():
+            now = _attributes(stand_in)
+            for name, value in _attributes(live).items():
                 if type(value) in _PLAIN and name != "training" and repr(now.get(name)) != repr(value):
                     return type(live).__name__, name
                 if isinstance(value, Tensor) and not value.requires_grad:
@@ -85,6 +85,8 @@ class Shadow:
                 self._stand_ins[id(live)] = stand_in = _hollow(live)
                 self._pairs.append((live, stand_in))
                 self._fill(vars(stand_in), vars(live))
+                for name, value in _slots(live).items():
+                    object.__setattr__(stand_in, name, self._of(value))
         return self._stand_ins[id(live)]  # type: ignore[no-any-return]
 
     def _fill(self, stand_ins: dict[str, Any], live: dict[str, Any]) -> None:
@@ -169,6 +171,26 @@ def _place(generator: Any) -> Any:
         return generator.getstate()
     bits = getattr(generator, "bit_generator", getattr(generator, "_bit_generator", None))
     return None if bits is None else repr(bits.state)
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    slots = _slots(module)
+    return vars(module) | slots if slots else vars(module)
+
+
+def _slots(module: nn.Module) -> dict[str, Any]:
+    """The attributes that a module's classes keep in `__slots__`, outside its `__dict__`."""
+    values: dict[str, Any] = {}
+    for kind in type(module).__mro__:
+        declared = kind.__dict__.get("__slots__", ())
+        names = (declared,) if isinstance(declared, str) else declared
+        for name in names:
+            # Python stores a private slot `__x` of the class `C` as `_C__x`.
+            private = name.startswith("__") and not name.endswith("__")
+            stored = f"_{kind.__name__.lstrip('_')}{name}" if private else name
+            if stored not in ("__dict__", "__weakref__") and hasattr(module, stored):
+                values[stored] = getattr(module, stored)
+    return values
 
 
 class _LocalBatchNorm(_BatchNorm):

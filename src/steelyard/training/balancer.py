@@ -17,9 +17,31 @@ from steelyard.probing import Finding, Probe
 from steelyard.training.distributed import average_over_ranks, is_shared, run_once
 from steelyard.training.domain_losses import DomainLosses, Loss, Objective
 from steelyard.training.outer_loss import complete, weighted_loss
+from steelyard.training.own_state import restored_on_error
 from steelyard.weighting import Weighting
 
-_PATIENCE = 25  # steps without a vote, before a word about it
+# A warning comes when an outcome without a vote was counted this often, and is this share of all votes.
+_MISSED_VOTES = 25
+_MISSED_SHARE = 0.25
+
+_ADVICE = {
+    Outcome.TIE: (
+        "every step left all domains alike. Check that the learning rate is not 0 and that the optimizer holds the "
+        "model's trainable parameters"
+    ),
+    Outcome.NOT_FINITE: (
+        "a value that was measured is inf or nan. Try a lower learning rate; in float16 pass the outer loop's scaler "
+        "to the probe, InnerLoop(scaler=scaler)"
+    ),
+    Outcome.TOO_FEW: (
+        "a vote needs at least two samples of at least two domains in a batch. "
+        "InnerLoop(gather=True) gathers them across batches"
+    ),
+    Outcome.RANKS_APART: (
+        "domains can only be compared within a rank, and the ranks hold different ones. "
+        "Shuffle so that the batches of every rank hold samples of several domains"
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +140,7 @@ class Balancer(nn.Module):
         self.probe = probe
         self.last: StepReport | None = None
         self._group = process_group
+        self._warned: set[Outcome] = set()
         weighting.start(len(names))
         signature = json.dumps([names, repr(weighting)]).encode()
         self.register_buffer("_outcomes", torch.zeros(len(Outcome), dtype=torch.int64))
@@ -144,13 +167,18 @@ class Balancer(nn.Module):
         """
         _check_kind("model", model, nn.Module)
         present = self._present(batch)
+        with restored_on_error(self._outcomes, self.weighting, self.probe):
+            return self._weighted(model, present, optimizer)
+
+    def _weighted(self, model: nn.Module, present: dict[str, Tree], optimizer: Optimizer | None) -> Tensor:
+        """The weighted loss, after the vote, and a report of both."""
         finding, vote = self._vote(model, present, optimizer)
         if finding.shared is not None:
             losses, loss = run_once(model, partial(complete, self.domain_losses, finding.shared, self.weights))
         else:
             losses = run_once(model, lambda wrapped: self.domain_losses(wrapped, present))
             if vote is None:
-                finding, vote = self._follow(Finding(self._measured(losses)), model)
+                finding, vote = self._follow(Finding(self._measured(losses)), model, present)
             loss = weighted_loss(losses, self.weights)
         assert vote is not None  # noqa: S101
         measurement = finding.measurement
@@ -195,14 +223,21 @@ class Balancer(nn.Module):
         finding = self.probe.find(model, batch, losses=self.domain_losses, optimizer=optimizer)
         if finding is None:
             return nothing, self._counted(Verdict(Outcome.NOT_DUE))
-        return self._follow(finding, model)
+        return self._follow(finding, model, batch)
 
-    def _follow(self, finding: Finding, model: nn.Module) -> tuple[Finding, Verdict]:
+    def _follow(self, finding: Finding, model: nn.Module, batch: Mapping[str, Tree]) -> tuple[Finding, Verdict]:
         """Let the weights follow what was found, on all ranks alike."""
-        if is_shared(self._group):
-            device = next(model.parameters()).device
-            agreed = average_over_ranks(finding.measurement, group=self._group, device=device)
-            finding = replace(finding, measurement=agreed)
+        if not is_shared(self._group):
+            return finding, self._counted(self.weighting.observe(finding.measurement))
+        agreement = average_over_ranks(
+            finding.measurement,
+            in_batch=torch.tensor([name in batch for name in self.domains]),
+            group=self._group,
+            device=next(model.parameters()).device,
+        )
+        finding = replace(finding, measurement=agreement.measurement)
+        if agreement.ranks_apart:
+            return finding, self._counted(Verdict(Outcome.RANKS_APART))
         return finding, self._counted(self.weighting.observe(finding.measurement))
 
     def _measured(self, losses: Mapping[str, Tensor]) -> Measurement:
@@ -212,14 +247,20 @@ class Balancer(nn.Module):
         return Measurement(values, present)
 
     def _counted(self, verdict: Verdict) -> Verdict:
-        self._outcomes[list(Outcome).index(verdict.outcome)] += 1
-        if verdict.outcome is Outcome.TOO_FEW and self.tally == {Outcome.TOO_FEW.value: _PATIENCE}:
-            warnings.warn(
-                f"no vote in {_PATIENCE} steps: a vote needs at least two samples of at least two domains in a batch. "
-                "InnerLoop(gather=True) gathers them across batches.",
-                stacklevel=4,
-            )
+        """Count an outcome; warn once of each kind that often takes the place of a vote."""
+        outcome = verdict.outcome
+        self._outcomes[list(Outcome).index(outcome)] += 1
+        if outcome in _ADVICE and outcome not in self._warned and self._is_frequent(outcome):
+            self._warned.add(outcome)
+            warnings.warn(f"{self.tally[outcome.value]} steps cast no vote: {_ADVICE[outcome]}.", stacklevel=8)
         return verdict
+
+    def _is_frequent(self, outcome: Outcome) -> bool:
+        missed = self.tally[outcome.value]
+        votes = self.tally.get(Outcome.UPDATED.value, 0)
+        if votes and self.probe is not None and self.probe.gathering is not None:
+            return False  # samples are gathered over several steps, which cast no vote by intention
+        return missed >= _MISSED_VOTES and missed >= _MISSED_SHARE * (missed + votes)
 
 
 def _refuse_other_signature(module: Balancer, state: dict[str, Any], prefix: str, *_: Any) -> None:

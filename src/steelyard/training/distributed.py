@@ -1,7 +1,8 @@
 """Training on several ranks: one forward pass, one measurement."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, distributed, nn
@@ -10,6 +11,10 @@ from torch.nn.parallel import DistributedDataParallel
 from steelyard.measurement import Measurement
 
 Result = TypeVar("Result")
+
+# Kept as long as the model: the backward pass of a wrapper that looks for unused parameters, or whose graph is static,
+# asks for the wrapper again, and has only a weak reference to it (torch 2.13, `_DDPSink`).
+_ONE_PASSES: "WeakKeyDictionary[DistributedDataParallel, _OnePass]" = WeakKeyDictionary()
 
 
 def run_once(model: nn.Module, function: Callable[[nn.Module], Result]) -> Result:
@@ -20,9 +25,12 @@ def run_once(model: nn.Module, function: Callable[[nn.Module], Result]) -> Resul
     """
     if not isinstance(model, DistributedDataParallel):
         return function(model)
-    once = object.__new__(_OnePass)
-    object.__setattr__(once, "__dict__", vars(model))  # the same state: its reducer, its flags
-    result: Result = once(function)
+    one_pass = _ONE_PASSES.get(model)
+    if one_pass is None:
+        one_pass = object.__new__(_OnePass)
+        object.__setattr__(one_pass, "__dict__", vars(model))  # the same state: its reducer, its flags
+        _ONE_PASSES[model] = one_pass
+    result: Result = one_pass(function)
     return result
 
 
@@ -52,37 +60,61 @@ def is_shared(group: distributed.ProcessGroup | None) -> bool:
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size(group) > 1
 
 
+class Agreement(NamedTuple):
+    """What the ranks agree on.
+
+    Attributes:
+        measurement: one measurement for all ranks; it holds no domain where there was nothing to compare.
+        ranks_apart: whether the domains could not be compared because the ranks hold different ones.
+    """
+
+    measurement: Measurement
+    ranks_apart: bool = False
+
+
 def average_over_ranks(
-    measurement: Measurement, *, group: distributed.ProcessGroup | None, device: torch.device
-) -> Measurement:
+    measurement: Measurement, *, in_batch: Tensor, group: distributed.ProcessGroup | None, device: torch.device
+) -> Agreement:
     """One measurement from those of all ranks, computed alike and so bit-identical on every rank.
 
     Where all ranks measured the same domains it is the mean. Where they did not, a domain is not judged by which others
     it met: each value is taken as the sum of a rank's level and a domain's own part, fitted by least squares, and the
     mean level is added to the domains' parts. A rank that measured fewer than two domains compares nothing and is left
     out, and so is everything where the comparisons do not connect all domains.
+
+    Args:
+        measurement: this rank's.
+        in_batch: which domains this rank's batch holds, measured or not.
+        group: the ranks.
+        device: where the model is.
     """
-    table, present = _gather(measurement, group, device)
+    table, present, in_batches = _gather(measurement, in_batch, group, device)
+    nothing = Measurement.nothing(len(measurement.present))
     comparing = present.sum(1) >= 2
     table, present = table[comparing], present[comparing]
-    if not comparing.any() or not _connected(present):
-        return Measurement.nothing(len(measurement.present))
+    if not comparing.any():
+        # Two domains or more among all ranks, and no rank that holds two.
+        apart = bool(in_batches.any(0).sum() >= 2 and (in_batches.sum(1) < 2).all())
+        return Agreement(nothing, ranks_apart=apart)
+    if not _connected(present):
+        return Agreement(nothing, ranks_apart=True)
     if table.dim() > 2 or (present == present[0]).all() or not table[present].isfinite().all():
         together = present.any(0) if table.dim() == 2 else present.all(0)
-        return Measurement(table.mean(0), together)
-    return Measurement(_domain_values(table, present), present.any(0))
+        return Agreement(Measurement(table.mean(0), together))
+    return Agreement(Measurement(_domain_values(table, present), present.any(0)))
 
 
 def _gather(
-    measurement: Measurement, group: distributed.ProcessGroup | None, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Every rank's values and presence, one row each."""
-    row = torch.cat([measurement.values.flatten(), measurement.present.double()]).to(_meeting_device(group, device))
+    measurement: Measurement, in_batch: Tensor, group: distributed.ProcessGroup | None, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Every rank's values, measured domains and domains in the batch, one row each."""
+    parts = [measurement.values.flatten(), measurement.present.double(), in_batch.double()]
+    row = torch.cat(parts).to(_meeting_device(group, device))
     rows = [torch.empty_like(row) for _ in range(distributed.get_world_size(group))]
     distributed.all_gather(rows, row, group=group)
-    table = torch.stack(rows).cpu()
-    domains = len(measurement.present)
-    return table[:, :-domains].reshape(-1, *measurement.values.shape), table[:, -domains:] > 0
+    sizes = [len(part) for part in parts]
+    values, present, in_batches = torch.stack(rows).cpu().split_with_sizes(sizes, dim=1)
+    return values.reshape(-1, *measurement.values.shape), present > 0, in_batches > 0
 
 
 def _meeting_device(group: distributed.ProcessGroup | None, device: torch.device) -> torch.device:
