@@ -1,10 +1,12 @@
 """Two ranks with different data: one vote, equal weights and equal parameters after every step."""
 
+import warnings
 from datetime import timedelta
 
 import pytest
 import torch
 from torch import distributed, multiprocessing, nn
+from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
 import steelyard as sy
@@ -103,6 +105,94 @@ def train_sharing(rank, probe, lacking):
     return record, judge.weights, judge.probe.reuse.reason
 
 
+MODES = {
+    "plain": {},
+    "unused parameters": {"find_unused_parameters": True},
+    "static graph": {"static_graph": True},
+    "both": {"find_unused_parameters": True, "static_graph": True},
+    "bucket view": {"find_unused_parameters": True, "gradient_as_bucket_view": True},
+    "buffers not broadcast": {"broadcast_buffers": False},
+}
+
+
+class Heads(nn.Module):
+    """A network with a head that is never used."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Tanh())
+        self.head, self.spare = nn.Linear(8, 1), nn.Linear(8, 1)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def train_in_mode(rank, mode):
+    """For each probe the largest difference from a plain loop of the same wrapper, and the weights."""
+    results = {}
+    makes = {"fixed": lambda: None, "inner loop": sy.InnerLoop, "first order": sy.FirstOrder}
+    makes["rare votes"] = lambda: sy.FirstOrder(every=3)
+    for name, make in makes.items():
+        torch.manual_seed(0)
+        networks = [Heads() for _ in range(2)]
+        networks[1].load_state_dict(networks[0].state_dict())
+        if "find_unused_parameters" not in MODES[mode]:
+            for network in networks:
+                del network.spare
+        models = [DistributedDataParallel(network, **MODES[mode]) for network in networks]
+        optimizers = [torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9) for model in models]
+        judge = balancer(domains=NAMES, probe=make(), weighting=sy.Fixed() if name == "fixed" else sy.DirichletVote())
+        for step in range(STEPS):
+            mine = samples(rank, step, lacking=False)
+            take_step(judge(models[0], mine, optimizers[0]), optimizers[0])
+            # The plain loop: one forward pass over all samples, as the balancer's.
+            outputs = models[1](torch.cat([x for x, _ in mine.values()])).split([len(x) for x, _ in mine.values()])
+            pairs = zip(judge.weights.values(), outputs, mine.values(), strict=True)
+            take_step(sum(weight * mse_loss(output, y) for weight, output, (_, y) in pairs), optimizers[1])
+        parameters = zip(networks[0].parameters(), networks[1].parameters(), strict=True)
+        apart = max(float((one - other).abs().max()) for one, other in parameters)
+        results[name] = (apart, judge.weights, judge.tally.get("updated", 0))
+    return results
+
+
+def train_in_each_mode(rank):
+    return {mode: train_in_mode(rank, mode) for mode in MODES}
+
+
+def test_every_mode_of_data_parallelism_trains_like_a_plain_loop(tmp_path):
+    votes = {"fixed": 0, "inner loop": STEPS, "first order": STEPS, "rare votes": STEPS // 3}
+    first, second = run(tmp_path, train_in_each_mode)
+    for mode in MODES:
+        for probe, (apart, weights, updates) in first[mode].items():
+            elsewhere, other_weights, _ = second[mode][probe]
+            assert weights == other_weights, (mode, probe)
+            assert updates == votes[probe], (mode, probe)
+            assert max(apart, elsewhere) < (1e-5 if votes[probe] else 1e-9), (mode, probe)
+
+
+def train_with_other_domains(rank):
+    """Rank 0 has samples of one domain only, rank 1 of another."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Linear(6, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    judge = balancer(domains=NAMES, weighting=sy.DirichletVote(), probe=sy.InnerLoop())
+    messages = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(30):
+            own = samples(rank, step, lacking=False)
+            take_step(judge(model, {NAMES[rank]: own[NAMES[rank]]}, optimizer), optimizer)
+        messages += [str(warning.message) for warning in caught]
+    return judge.tally, messages
+
+
+def test_ranks_that_hold_different_domains_are_told_so(tmp_path):
+    for tally, messages in run(tmp_path, train_with_other_domains):
+        assert tally == {"no comparison within a rank connects the domains": 30}
+        assert len(messages) == 1
+        assert "the ranks hold different ones. Shuffle" in messages[0]
+
+
 PROBES = [sy.FirstOrder(), sy.FirstOrder(along="sum"), sy.InnerLoop(reuse=True)]
 
 
@@ -145,14 +235,19 @@ def agree(rank, table):
     found = {}
     for case, (values, present, _, _) in table.items():
         own = sy.Measurement(torch.tensor(values[rank]).double(), torch.tensor(present[rank]).bool())
-        found[case] = average_over_ranks(own, group=None, device=torch.device("cpu"))
+        found[case] = agreed(own)
     own = sy.Measurement.of(torch.tensor([1.0, float("nan") if rank else 1.0]))
     gramian = sy.Measurement(torch.eye(3).double() * (rank + 1), torch.tensor([True, True, rank == 0]))
-    found["Gramian"] = average_over_ranks(gramian, group=None, device=torch.device("cpu"))
+    found["Gramian"] = agreed(gramian)
     apart = sy.Measurement(torch.ones(4).double(), torch.tensor([rank == 0] * 2 + [rank == 1] * 2))
-    found["apart"] = average_over_ranks(apart, group=None, device=torch.device("cpu"))
-    found["not finite"] = average_over_ranks(own, group=None, device=torch.device("cpu"))
+    found["apart"] = agreed(apart)
+    found["not finite"] = agreed(own)
     return found
+
+
+def agreed(own):
+    cpu = torch.device("cpu")
+    return average_over_ranks(own, in_batch=own.present, group=None, device=cpu).measurement
 
 
 def test_what_ranks_agree_on(tmp_path):
