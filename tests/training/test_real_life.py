@@ -177,3 +177,26 @@ def test_a_model_that_returns_something_else_in_evaluation_mode(probe, norm):
     judge = balancer(probe=probe(meta_test="batch"), loss=supervised_loss)
     judge(model, batch(), optimizer)
     assert judge.last.outcome is sy.Outcome.UPDATED
+
+
+@pytest.mark.parametrize("probe", [sy.InnerLoop, sy.FirstOrder])
+@pytest.mark.parametrize("count", [2, 4, 16])
+def test_float16_loses_no_more_votes_than_outer_steps(count, probe):
+    names = tuple(f"domain {i}" for i in range(count))
+    model = nn.Sequential(nn.Linear(16, 64), nn.LayerNorm(64), nn.ReLU(), nn.Linear(64, 4))
+    optimizer = sgd(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**22, growth_interval=10)
+    judge = balancer(domains=names, probe=probe(scaler=scaler), loss=nn.functional.cross_entropy)
+    steps, skipped = 60, 0
+    for _ in range(steps):
+        samples = {name: (torch.randn(8, 16), torch.randint(0, 4, (8,))) for name in names}
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = judge(model, samples, optimizer)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scale = scaler.get_scale()
+        scaler.step(optimizer)
+        scaler.update()
+        skipped += scaler.get_scale() < scale
+    assert skipped  # the scale is as high as float16 allows: gradients shared with the outer step let it see that
+    assert steps - judge.tally["updated"] <= skipped + 0.02 * steps

@@ -171,6 +171,8 @@ class FirstOrder(VoteProbe):
                 found = self._differentiate(shadow, {name: samples}, leaves)
                 if found is None:
                     return None
+                if found.overflowed:
+                    return None
                 passes[name] = found
         reason = trace_reason(shadow, drawn=random_states(leaves.live) != before)
         reason = reason or self._means_reason(model, losses, halves, trained=trained, tested=tested)

@@ -1,5 +1,6 @@
 """What probes that take gradients have in common."""
 
+import math
 from abc import ABC
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from steelyard.probing.shadow import Shadow
 
 Sought = Sequence[Tensor] | Sequence[GradientEdge]  # what a loss is differentiated for
 
+_LOWER_SCALE = 16.0  # by which the scale of float16 gradients is lowered where they overflow
 _AGAIN = (16, 256, 4096, 65536)  # the votes at which what was seen before is looked at once more
 # What a loss raises of outputs that it does not expect.
 _WRONG_OUTPUT = (TypeError, ValueError, RuntimeError, AttributeError, LookupError, AssertionError)
@@ -45,13 +47,16 @@ class Leaves(NamedTuple):
 class Pass(NamedTuple):
     """One forward and backward pass: each domain's loss, the outputs (`None` of an objective), the sum's gradients.
 
-    `besides` are its gradients for what was asked for besides the leaves.
+    `besides` are its gradients for what was asked for besides the leaves. `overflowed` says that the gradients were
+    taken with a lower scale than the outer loop's, under which they overflow. A vote can use them. The outer step
+    cannot: its scaler has to see the overflow.
     """
 
     losses: dict[str, Tensor]
     outputs: dict[str, Tree] | None
     gradients: Sequence[Tensor | None]
     besides: Sequence[Tensor | None] = ()
+    overflowed: bool = False
 
 
 class GradientProbe(Probe, ABC):
@@ -84,21 +89,38 @@ class GradientProbe(Probe, ABC):
             if not is_too_small(error):
                 raise
             return None
-        gradients = self._gradients(torch.stack(list(found.values())).sum(), [*leaves.stand_ins, *besides])
+        # Half of one domain's samples: in the outer loss their weight is about 1 / (2K).
+        weight = 1 / (2 * len(losses.domains))
+        total = torch.stack(list(found.values())).sum()
+        gradients, overflowed = self._take_gradients(total, [*leaves.stand_ins, *besides], weight=weight)
         mine, others = gradients[: len(leaves.stand_ins)], gradients[len(leaves.stand_ins) :]
         kept = None if outputs is None else {name: detach_samples(output) for name, output in outputs.items()}
-        return Pass(detached(found), kept, mine, others)
+        return Pass(detached(found), kept, mine, others, overflowed)
 
     def _gradients(self, loss: Tensor, leaves: Sought, *, retain: bool = False) -> Sequence[Tensor | None]:
+        """The gradients of a loss, taken with the outer loop's scaler if there is one."""
+        gradients, _ = self._take_gradients(loss, leaves, retain=retain)
+        return gradients
+
+    def _take_gradients(
+        self, loss: Tensor, leaves: Sought, *, retain: bool = False, weight: float = 1.0
+    ) -> tuple[Sequence[Tensor | None], bool]:
+        """The gradients of a loss, and whether they overflow under the scale of the outer loop's scaler.
+
+        Args:
+            loss: a scalar.
+            leaves: what to differentiate for.
+            retain: whether the graph is used again.
+            weight: about what part of the outer loss this loss is; the scaler's scale is made for the outer loss.
+        """
         if not loss.requires_grad:
-            return [None] * len(leaves)
+            return [None] * len(leaves), False
         # As `backward()` after a loop's autocast: within it, what was kept from being cast would be, backwards.
         with torch.autocast(loss.device.type, enabled=False):
             if self.scaler is None:
-                return torch.autograd.grad(loss, leaves, allow_unused=True, retain_graph=retain)
-            scale = self.scaler.get_scale()
-            found = torch.autograd.grad(loss * scale, leaves, allow_unused=True, retain_graph=retain)
-            return [None if gradient is None else gradient / scale for gradient in found]
+                return torch.autograd.grad(loss, leaves, allow_unused=True, retain_graph=retain), False
+            scale = self.scaler.get_scale() * 2.0 ** math.floor(math.log2(weight))  # a power of two rounds nothing
+            return _scaled_gradients(loss, leaves, scale)
 
     def _audit(
         self,
@@ -149,6 +171,21 @@ class GradientProbe(Probe, ABC):
         summed = _summed_apart(*stand_ins_of(shadow), samples, pieces=1 if self.domains_whole else 2)
         apart = self._gradients(summed, leaves)
         return gradient_reason(gradients, apart, tolerance=closeness(together))
+
+
+def _scaled_gradients(loss: Tensor, leaves: Sought, scale: float) -> tuple[Sequence[Tensor | None], bool]:
+    """Gradients of the scaled loss, divided by the scale, and whether it had to be lowered because they overflowed."""
+    lowered = False
+    while True:
+        scaled = torch.autograd.grad(loss * scale, leaves, allow_unused=True, retain_graph=True)
+        if scale <= 1 or not torch.isfinite(loss) or _are_finite(scaled):
+            return [None if gradient is None else gradient / scale for gradient in scaled], lowered
+        scale = max(1.0, scale / _LOWER_SCALE)
+        lowered = True
+
+
+def _are_finite(gradients: Sequence[Tensor | None]) -> bool:
+    return all(bool(torch.isfinite(gradient).all()) for gradient in gradients if gradient is not None)
 
 
 def _summed_apart(model: nn.Module, losses: Losses, batch: Mapping[str, Tree], *, pieces: int) -> Tensor:

@@ -75,6 +75,8 @@ class Gramian(GradientProbe):
         leaves: Leaves,
         trace: str | None,
     ) -> Shared | None:
+        if any(found.overflowed for found in passes.values()):
+            return None
         known = {name: found.losses[name] for name, found in passes.items()}
         with preserved_random_states(leaves.live):
             reason = trace or self._audit(model, losses, batch, alone=lambda *_: known, evaluating=False)

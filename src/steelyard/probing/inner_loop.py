@@ -141,6 +141,8 @@ class InnerLoop(VoteProbe):
         trials: dict[str, _Trial],
     ) -> Shared | None:
         """The meta-train halves' part of the outer losses, unless something contradicts that they add up."""
+        if any(trial.learned.overflowed for trial in trials.values()):
+            return None
         reason = next((trial.trace for trial in trials.values() if trial.trace), None)
         learned = {name: trial.learned for name, trial in trials.items()}
         # The loss of outputs is checked, so any step's outputs will do for the meta-test halves.
