@@ -96,6 +96,20 @@ def detach_samples(tree: Tree) -> Tree:
     return _map(lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, tree)
 
 
+def differentiable_samples(tree: Tree) -> tuple[Tree, list[Tensor]]:
+    """The same tree with copies to differentiate for, in float32 at least; and these copies."""
+    copies: list[Tensor] = []
+
+    def prepare(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
+            return leaf
+        precision = torch.promote_types(leaf.dtype, torch.float32)
+        copies.append(leaf.detach().to(precision, copy=True).requires_grad_())
+        return copies[-1]
+
+    return _map(prepare, tree), copies
+
+
 def split_samples(tree: Tree, sizes: Sequence[int]) -> list[Tree]:
     """Undo a join: consecutive trees of the given numbers of samples."""
     total = sum(sizes)

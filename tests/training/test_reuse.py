@@ -494,3 +494,39 @@ def test_domains_that_are_run_whole_need_not_be_means_over_samples():
     balancer(objective=objective)(twin, batch()).backward()
     assert judge.probe.reuse.reason is None
     assert_alike(gradients(model), gradients(twin))
+
+
+def lesions(kind, generator):
+    """Masks of eight samples, of 64 pixels each, on which values of a batch Dice tell little or much."""
+    masks = torch.zeros(8, 64)
+    if kind == "the same in all":
+        masks[:, 20:29] = 1
+    if kind == "one pixel":
+        masks[0, 0] = 1
+    if kind == "every second":
+        masks[::2, 20:24] = 1
+    if kind == "sparse":
+        masks[torch.rand(8, 64, generator=generator) < 0.02] = 1
+    return masks
+
+
+def entropy_and_batch_dice(outputs, masks):
+    chances = outputs.sigmoid()
+    dice = 2 * (masks * chances).sum() / (masks.sum() + chances.sum())
+    return nn.functional.binary_cross_entropy_with_logits(outputs, masks) - dice
+
+
+@pytest.mark.parametrize("kind", ["none", "the same in all", "one pixel", "every second", "sparse"])
+@pytest.mark.parametrize("probe", [sy.FirstOrder, partial(sy.InnerLoop, reuse="detect")])
+def test_a_batch_dice_gives_the_plain_gradients_on_any_labels(probe, kind):
+    generator = torch.Generator().manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 8), nn.Tanh(), nn.Linear(8, 64))
+    optimizer = sgd(model)
+    judge = balancer(weighting=sy.Fixed([0.3, 0.7]), probe=probe(), loss=entropy_and_batch_dice)
+    plain = balancer(weighting=sy.Fixed([0.3, 0.7]), loss=entropy_and_batch_dice)
+    for _ in range(3):
+        samples = {n: (torch.randn(8, 64, generator=generator), lesions(kind, generator)) for n in ("a", "b")}
+        expected = torch.autograd.grad(plain(model, samples), list(model.parameters()))
+        take_step(judge(model, samples, optimizer), optimizer)
+        for gradient, expectation in zip(gradients(model), expected, strict=True):
+            assert (gradient - expectation).norm() <= 1e-5 * expectation.norm()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from steelyard.batches import Tree, can_join, detach_samples, join_samples
+from steelyard.batches import Tree, can_join
 from steelyard.probing.direction import Direction
 from steelyard.probing.expansion import expand
 from steelyard.probing.gradient_probe import Leaves, Pass, Sought, detached, stand_ins_of
@@ -19,7 +19,7 @@ from steelyard.probing.linear_step import linear_steps
 from steelyard.probing.reuse import leaf_uses, mean_reason, rounding
 from steelyard.probing.shadow import Shadow
 from steelyard.probing.shared import Gradients, Shared, weighted_sum
-from steelyard.probing.vote_probe import share_halves, whole_of
+from steelyard.probing.vote_probe import additive_reason, share_halves
 
 
 class Differentiate(Protocol):
@@ -109,14 +109,11 @@ class LayeredPass(ABC):
         self._parts = total.detach()
         return not verify or self._agrees(total)
 
-    def _are_means(self, outputs: Sequence[Mapping[str, object]], parts: Sequence[Mapping[str, Tensor]]) -> bool:
-        with torch.no_grad():
-            joined = {name: join_samples([detach_samples(side[name]) for side in outputs]) for name in self._halves}
-            found = self._losses.of(joined, {name: whole_of(half) for name, half in self._halves.items()})
+    def _are_means(self, outputs: Sequence[Mapping[str, Tree]], parts: Sequence[Mapping[str, Tensor]]) -> bool:
         trained, tested = (detached(side) for side in parts)
         shares = {name: half.share for name, half in self._halves.items()}
         self.whole = {name: share * trained[name] + (1 - share) * tested[name] for name, share in shares.items()}
-        return mean_reason(found, self.whole, tolerance=rounding(next(iter(found.values())), model=False)) is None
+        return additive_reason(self._losses, self._halves, trained=outputs[0], tested=outputs[1]) is None
 
     def _agrees(self, total: Tensor) -> bool | None:
         """Whether, for uneven weights of the halves, the gradients are those of automatic differentiation."""

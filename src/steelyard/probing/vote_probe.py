@@ -1,5 +1,6 @@
 """What probes of hypothetical losses have in common: settings, halves and gradients."""
 
+import math
 from abc import ABC
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal, get_args
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 
-from steelyard.batches import Tree, join_samples
+from steelyard.batches import Tree, clone_samples, differentiable_samples, join_samples
 from steelyard.measurement import Measurement, Statistic
 from steelyard.probing.gradient_probe import GradientProbe, Leaves, Pass
 from steelyard.probing.halves import Halves, halve
@@ -17,6 +18,8 @@ from steelyard.probing.probe import Losses
 from steelyard.probing.random_numbers import preserved_random_states
 from steelyard.probing.reuse import Reusing, mean_reason, rounding
 from steelyard.probing.shared import Part, Shared, share_parts
+
+_GRADIENT_ROUNDING = 128  # times the precision: what gradients computed in parts may lose
 
 MetaTest = Literal["eval", "batch"]
 Split = Literal["first", "random"]
@@ -65,7 +68,9 @@ class VoteProbe(GradientProbe, ABC):
         """Whether losses are means over samples that do not meet: the losses at each vote, the model once."""
         reason = None
         if losses.follow_outputs:
-            reason = _additive_reason(losses, halves, trained=trained, tested=tested)
+            reason = additive_reason(
+                losses, halves, trained=_outputs_by_domain(trained), tested=_outputs_by_domain(tested)
+            )
         return reason or self._halves_audit(model, losses, halves)
 
     def _halves_audit(self, model: nn.Module, losses: Losses, halves: Mapping[str, Halves]) -> str | None:
@@ -121,17 +126,61 @@ def _mean(halves: Halves, trained: Tensor, tested: Tensor) -> Tensor:
     return share * trained + (1 - share) * tested
 
 
-def _additive_reason(
-    losses: Losses, halves: Mapping[str, Halves], *, trained: Mapping[str, Pass], tested: Mapping[str, Pass]
+def _outputs_by_domain(passes: Mapping[str, Pass]) -> dict[str, Tree]:
+    outputs = {}
+    for name, domain_pass in passes.items():
+        assert domain_pass.outputs is not None  # noqa: S101
+        outputs[name] = domain_pass.outputs[name]
+    return outputs
+
+
+def additive_reason(
+    losses: Losses, halves: Mapping[str, Halves], *, trained: Mapping[str, Tree], tested: Mapping[str, Tree]
 ) -> str | None:
-    """Whether, on these samples, each domain's loss is the mean of its halves' losses; needs no pass of the model."""
-    joined, parts = {}, {}
+    """Why a domain's loss is not the mean of its halves' losses; needs no pass of the model.
+
+    Their values are compared, and their gradients for the outputs. Values alone do not tell: those of a batch Dice
+    agree on many labels, while its gradients do not. As the gradients are compared at every vote, those that are shared
+    with the outer step are right on these samples, whatever their labels.
+
+    Args:
+        losses: of outputs and targets.
+        halves: each domain's samples.
+        trained: each domain's outputs for its meta-train half, detached.
+        tested: the same for its meta-test half.
+    """
+    wholes: dict[str, Tensor] = {}
+    means: dict[str, Tensor] = {}
+    unlike = None
     for name, half in halves.items():
-        first, second = trained[name], tested[name]
-        assert first.outputs is not None  # noqa: S101
-        assert second.outputs is not None  # noqa: S101
-        joined[name] = join_samples([first.outputs[name], second.outputs[name]])
-        parts[name] = _mean(half, first.losses[name], second.losses[name])
-    with torch.no_grad():
-        whole = losses.of(joined, {name: whole_of(half) for name, half in halves.items()})
-    return mean_reason(whole, parts, tolerance=rounding(next(iter(whole.values())), model=False))
+        first_outputs, first_copies = differentiable_samples(trained[name])
+        second_outputs, second_copies = differentiable_samples(tested[name])
+        with torch.enable_grad():
+            # Clones, because a loss may write into the outputs that it is given.
+            first = losses.of({name: clone_samples(first_outputs)}, {name: half.meta_train})[name]
+            second = losses.of({name: clone_samples(second_outputs)}, {name: half.meta_test})[name]
+            whole = losses.of({name: join_samples([first_outputs, second_outputs])}, {name: whole_of(half)})[name]
+            mean = _mean(half, first, second)
+        if not _have_same_gradients(whole, mean, [*first_copies, *second_copies]):
+            unlike = f"the gradients of the loss of domain {name!r} are not those of a mean over samples"
+        wholes[name], means[name] = whole.detach(), mean.detach()
+    tolerance = rounding(next(iter(wholes.values())), model=False)
+    return mean_reason(wholes, means, tolerance=tolerance) or unlike
+
+
+def _have_same_gradients(loss: Tensor, other: Tensor, outputs: Sequence[Tensor]) -> bool:
+    """Whether two losses have the same gradients for the outputs, up to rounding."""
+    if not outputs or not loss.requires_grad or not other.requires_grad:
+        return loss.requires_grad == other.requires_grad
+    with torch.autocast(loss.device.type, enabled=False):
+        gradients = torch.autograd.grad(loss, outputs, allow_unused=True, materialize_grads=True)
+        expected = torch.autograd.grad(other, outputs, allow_unused=True, materialize_grads=True)
+    sizes = [float(gradient.abs().max()) for gradient in expected if gradient.numel()]
+    largest = max(sizes, default=0.0)
+    if not math.isfinite(largest):
+        return True  # they tell nothing
+    for gradient, expectation in zip(gradients, expected, strict=True):
+        tolerance = _GRADIENT_ROUNDING * torch.finfo(gradient.dtype).eps * largest
+        if bool(((gradient - expectation).abs() > tolerance).any()):
+            return False
+    return True
