@@ -42,10 +42,13 @@ class Predict(Command):
     """The import path of a network that is not steelyard's own: its code runs, so trust it."""
     workers: int = 1
     """How many scans are processed at a time."""
+    largest_scan: float = 150.0
+    """Scans of more million voxels are refused; 512×512×400 are 105 million. Memory grows with it."""
 
     def run(self) -> int:
         """List the scans, process them, say what failed."""
         from steelyard.cli.progress import sum_up, track, watch
+        from steelyard.imaging.nifti import million_voxels
         from steelyard.imaging.prediction import Network, Options, find_scans, predict
 
         if len(self.paths) < 2:
@@ -57,6 +60,7 @@ class Predict(Command):
             brain=self.brain,
             bias=self.bias,
             normalise=self.normalise,
+            most_voxels=million_voxels(self.largest_scan),
         )
         network = Network(run=self.run_directory, model=self.model)
         scans = find_scans(sources, contrast=self.contrast)

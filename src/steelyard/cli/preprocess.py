@@ -49,10 +49,14 @@ class Preprocess(Command):
     """Plain folder: the lesion masks' names."""
     brain_mask: str | None = None
     """Plain folder: the brain masks' names."""
+    largest_scan: float = 150.0
+    """Scans of more million voxels are refused; 512×512×400 are 105 million. Memory grows with it."""
 
     def run(self) -> int:
         """List what is there, process it, say what failed."""
         from steelyard.cli.progress import sum_up, track, watch
+        from steelyard.imaging.copies import refuse_copies
+        from steelyard.imaging.nifti import million_voxels
         from steelyard.imaging.preprocessing import Settings, preprocess
 
         settings = Settings(
@@ -61,8 +65,9 @@ class Preprocess(Command):
             brain=self.brain,
             normalise=self.normalise,
             empty_wmh=self.empty_wmh,
+            most_voxels=million_voxels(self.largest_scan),
         )
-        dataset = self._read()
+        dataset = refuse_copies(self._read(), most_voxels=settings.most_voxels)
         for remark in dataset.faults:
             say(f"failed: {remark}")
         for line in _summary(dataset.notes):
@@ -80,18 +85,17 @@ class Preprocess(Command):
 
     def _read(self) -> "Dataset":
         from steelyard.imaging.bids import read_bids
-        from steelyard.imaging.copies import refuse_copies
         from steelyard.imaging.pairs import Patterns, read_pairs
 
         optional = () if self.brain == "own" else ("brain",)
         if self.flair is None and self.t1 is None:
             if self.wmh is not None or self.brain_mask is not None:
                 raise UserError("--wmh and --brain-mask are for plain folders; they need --flair or --t1 as well.")
-            return refuse_copies(read_bids(self.source, choose=self.choose, optional=optional))
+            return read_bids(self.source, choose=self.choose, optional=optional)
         if self.choose:
             raise UserError("--choose is for BIDS datasets; with --flair or --t1 the patterns say which file is meant.")
         patterns = Patterns(flair=self.flair, t1=self.t1, wmh=self.wmh, brain=self.brain_mask)
-        return refuse_copies(read_pairs(self.source, patterns, optional=optional))
+        return read_pairs(self.source, patterns, optional=optional)
 
 
 def _summary(notes: "Sequence[Remark]") -> Iterator[str]:

@@ -3,15 +3,16 @@
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from hashlib import file_digest
 from pathlib import Path
 
 from steelyard.errors import UserError
 from steelyard.imaging.bids import Dataset, Remark, Subject
+from steelyard.imaging.nifti import MOST_VOXELS
+from steelyard.imaging.provenance import digest
 from steelyard.imaging.volumes import read_scan
 
 
-def refuse_copies(dataset: Dataset) -> Dataset:
+def refuse_copies(dataset: Dataset, *, most_voxels: int = MOST_VOXELS) -> Dataset:
     """Return the dataset without the subjects of whose scans one is, byte for byte, another scan.
 
     A copy of a file that cannot be read is refused for that instead.
@@ -20,7 +21,7 @@ def refuse_copies(dataset: Dataset) -> Dataset:
     for same in _same_scans(dataset):
         for subject, path in same:
             try:
-                read_scan(path)
+                read_scan(path, most_voxels=most_voxels)
                 text = next(_copied(subject, path, same))
             except UserError as error:
                 text = str(error)
@@ -50,6 +51,6 @@ def _same_scans(dataset: Dataset) -> Iterator[list[tuple[Subject, Path]]]:
             sizes.setdefault(path.stat().st_size, []).append((subject, path))
     for alike in sizes.values():
         for subject, path in alike if len(alike) > 1 else ():
-            with suppress(OSError), path.open("rb") as stream:
-                digests.setdefault(file_digest(stream, "sha256").hexdigest(), []).append((subject, path))
+            with suppress(OSError):
+                digests.setdefault(digest(path), []).append((subject, path))
     yield from (same for same in digests.values() if len(same) > 1)

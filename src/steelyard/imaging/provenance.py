@@ -5,12 +5,14 @@ from hashlib import file_digest
 from importlib.metadata import version
 from pathlib import Path
 
+from steelyard.imaging.regular_files import open_regular
+
 _PACKAGES = ("steelyard", "SimpleITK", "deepbet", "nibabel", "numpy", "scipy", "torch")
 
 
 def digest(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with path.open("rb") as stream:
+    """Return the SHA-256 of a regular file."""
+    with open_regular(path) as stream:
         return file_digest(stream, "sha256").hexdigest()
 
 

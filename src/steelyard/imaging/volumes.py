@@ -1,6 +1,5 @@
 """Scans and masks as checked volumes: what is wrong with a file is said once, here."""
 
-import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -8,13 +7,10 @@ from typing import Any
 
 import nibabel
 import numpy as np
-from nibabel.filebasedimages import ImageFileError
-from nibabel.spatialimages import HeaderDataError
-from nibabel.wrapstruct import WrapStructError
 from numpy.typing import NDArray
 
 from steelyard.errors import UserError
-from steelyard.imaging.writing import reason
+from steelyard.imaging.nifti import MOST_VOXELS, read_stored
 
 _VOXEL_MM = (0.1, 30.0)  # smallest and largest believable edge of a voxel
 _EXTENT_MM = (20.0, 1000.0)  # smallest and largest believable field of view
@@ -59,71 +55,53 @@ class Volume:
         return Volume(voxels, self.affine)
 
 
-def read_scan(path: Path) -> Volume:
+def read_scan(path: Path, *, most_voxels: int = MOST_VOXELS) -> Volume:
     """Read a scan as 32-bit floats.
+
+    Args:
+        path: The NIfTI file.
+        most_voxels: A larger scan is refused before memory is taken for it.
 
     Raises:
         UserError: The file is unreadable, not three-dimensional, without contrast or without a believable place.
     """
-    volume = _read(path)
-    voxels = volume.voxels.astype(np.float32, copy=False)
+    stored = read_stored(path, most_voxels=most_voxels)
+    _check_affine(path, stored.affine, stored.voxels.shape)
+    with np.errstate(over="ignore", invalid="ignore"):  # what is too large for 32 bits is counted below
+        voxels = stored.floats()
     bad = int(np.count_nonzero(~np.isfinite(voxels)))
     if bad:
         raise UserError(f"{path}: {bad} of {voxels.size} voxels are NaN or infinite.")
     if voxels.min() == voxels.max():
         raise UserError(f"{path}: every voxel is {voxels.flat[0]:g}; there is no image.")
-    return volume.with_voxels(voxels)
+    return Volume(voxels, stored.affine)
 
 
-def read_mask(path: Path, *, may_be_empty: bool = False) -> Volume:
+def read_mask(path: Path, *, may_be_empty: bool = False, most_voxels: int = MOST_VOXELS) -> Volume:
     """Read a mask of zeros and one other value as booleans.
+
+    Args:
+        path: The NIfTI file.
+        may_be_empty: Whether zeros alone are accepted.
+        most_voxels: A larger mask is refused before memory is taken for it.
 
     Raises:
         UserError: The file is unreadable, not three-dimensional, holds further values, or is empty and must not be.
     """
-    volume = _read(path)
-    values = np.unique(volume.voxels)
-    if not np.isfinite(values).all() or len(values[values != 0]) > 1:
+    stored = read_stored(path, most_voxels=most_voxels)
+    _check_affine(path, stored.affine, stored.voxels.shape)
+    with np.errstate(over="ignore", invalid="ignore"):
+        voxels = stored.values()
+    inside = voxels != 0
+    others = voxels[inside]
+    if others.size and not (np.isfinite(others[0]) and (others == others[0]).all()):
+        values = np.unique(voxels)
         shown = ", ".join(f"{value:g}" for value in values[:5])
         more = ", …" if len(values) > 5 else ""
         raise UserError(f"{path}: a mask holds 0 and one other value; this holds {shown}{more}.")
-    if not may_be_empty and not values.any():
+    if not may_be_empty and not others.size:
         raise UserError(f"{path}: the mask is empty.")
-    return volume.with_voxels(volume.voxels != 0)
-
-
-def _read(path: Path) -> Volume:
-    try:
-        image = nibabel.load(path)
-        shape = image.shape
-        voxels = np.asanyarray(image.dataobj)
-        affine = np.asarray(image.affine, dtype=np.float64)
-    except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file.") from None
-    except (EOFError, zlib.error) as error:
-        raise UserError(f"{path}: the file is cut short or damaged ({error}).") from error
-    except (ImageFileError, HeaderDataError, WrapStructError, AttributeError) as error:
-        raise UserError(f"{path}: this is no NIfTI image.") from error
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read, {_why(error)}.") from error
-    if len(shape) == 4 and shape[3] == 1:
-        voxels = voxels[..., 0]
-    if voxels.ndim != 3 or min(voxels.shape) < 2:
-        raise UserError(f"{path}: a three-dimensional volume is needed; this is {_times(shape)}.")
-    if np.iscomplexobj(voxels) or voxels.dtype.fields:
-        raise UserError(f"{path}: plain numbers are needed; the voxels are of type {voxels.dtype}.")
-    _check_affine(path, affine, voxels.shape)
-    return Volume(voxels, affine)
-
-
-def _why(error: OSError | ValueError) -> str:
-    if isinstance(error, OSError) and error.errno is not None:
-        return reason(error)
-    return "the file is cut short or damaged"
-
-
-def _times(shape: tuple[int, ...]) -> str:
-    return "×".join(map(str, shape))
+    return Volume(inside, stored.affine)
 
 
 def _check_affine(path: Path, affine: NDArray[np.float64], shape: tuple[int, ...]) -> None:

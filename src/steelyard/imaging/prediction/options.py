@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from steelyard.errors import UserError
+from steelyard.imaging.nifti import MOST_VOXELS
 from steelyard.imaging.preprocessing.settings import Bias, Normalise
 
 FindBrain = Literal["auto", "deepbet", "skip"]
@@ -23,6 +24,7 @@ class Options:
         brain: `deepbet` finds the brain in a whole head; `skip` takes a stripped scan as it is; `auto` tells.
         bias: `n4`, or `skip` to leave the intensities as they are.
         normalise: `whitestripe`, or `skip`.
+        most_voxels: Larger scans are refused. It changes no result, so that it is not part of `as_dict`.
     """
 
     threshold: float = 0.5
@@ -30,6 +32,7 @@ class Options:
     brain: FindBrain = "auto"
     bias: Bias = "n4"
     normalise: Normalise = "whitestripe"
+    most_voxels: int = MOST_VOXELS
 
     def __post_init__(self) -> None:
         for name, kind in (("brain", FindBrain), ("bias", Bias), ("normalise", Normalise)):
@@ -41,5 +44,7 @@ class Options:
             raise UserError(f"smallest_ml must be at least 0; got {self.smallest_ml}.")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return every option by name, for sidecars and fingerprints."""
-        return asdict(self)
+        """Return every option that shapes the result by name, for sidecars and fingerprints."""
+        options = asdict(self)
+        del options["most_voxels"]
+        return options

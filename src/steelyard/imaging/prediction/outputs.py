@@ -9,18 +9,18 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import nibabel
 import numpy as np
 
 from steelyard.imaging.bids import PREDICTOR
 from steelyard.imaging.derivatives import FIGURES, Kind, remove
+from steelyard.imaging.nifti import read_header
 from steelyard.imaging.prediction.options import REVISION, Options
 from steelyard.imaging.prediction.pipeline import Prediction
 from steelyard.imaging.prediction.scans import Scan
 from steelyard.imaging.prediction.table import Row, read_row
 from steelyard.imaging.preprocessing.settings import REVISION as PREPARED
 from steelyard.imaging.provenance import versions
-from steelyard.imaging.volumes import Volume, read_scan, turned_back
+from steelyard.imaging.volumes import Volume, turned_back
 from steelyard.imaging.workers import one_line
 from steelyard.imaging.writing import write_bytes, write_json, write_nifti
 
@@ -97,8 +97,8 @@ def write_scan(out: Path, scan: Scan, found: Prediction, *, common: Mapping[str,
     record = record_path(out, scan)
     probabilities, about, mask, figure, _ = files_of(record, out)
     remove(record)
-    header = nibabel.load(scan.path).header
-    own = read_scan(scan.path)
+    header = read_header(scan.path)
+    own = Volume(found.scan.voxels, header.get_best_affine())
     beside = {"Sources": [_source(scan.path, out)], "SpatialReference": "orig"}
     for path, volume, kind in ((probabilities, found.probabilities, np.float32), (mask, found.lesions.mask, np.uint8)):
         write_nifti(path, turned_back(volume.voxels.astype(kind), own).voxels, own.affine, like=header)

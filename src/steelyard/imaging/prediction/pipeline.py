@@ -53,7 +53,7 @@ def predict_scan(path: Path, model: Model, options: Options) -> Prediction:
     """
     seconds: dict[str, float] = {}
     with timed(seconds, "read"):
-        scan = upright(read_scan(path))
+        scan = upright(read_scan(path, most_voxels=options.most_voxels))
     with timed(seconds, "brain"):
         try:
             brain, how = find_brain(scan, options.brain)

@@ -49,7 +49,7 @@ def preprocess(dataset: Dataset, out: Path, *, settings: Settings, workers: int 
 
 
 def _preprocess(dataset: Dataset, out: Path, settings: Settings, workers: int) -> Iterator[Outcome]:
-    dataset = refuse_copies(dataset)
+    dataset = refuse_copies(dataset, most_voxels=settings.most_voxels)
     jobs = [_Job(subject, dataset.root, out, settings) for subject in dataset.subjects]
     refused = [Outcome(remark.subject, "failed", str(remark)) for remark in dataset.faults]
     outcomes: list[Outcome] = []

@@ -83,7 +83,8 @@ def prepare(subject: Subject, settings: Settings) -> Prepared:
     seconds: dict[str, float] = {}
     with timed(seconds, "read"):
         paths = {"flair": subject.flair, "t1": subject.t1}
-        scans = {contrast: read_scan(path) for contrast, path in paths.items() if path is not None}
+        limit = settings.most_voxels
+        scans = {name: read_scan(path, most_voxels=limit) for name, path in paths.items() if path is not None}
         masks = _read_masks(subject, scans, settings)
     whole_t1 = scans.get("t1", next(iter(scans.values())))
     main = "flair" if "flair" in scans else "t1"
@@ -124,11 +125,11 @@ def timed(seconds: dict[str, float], step: str) -> Iterator[None]:
 def _read_masks(subject: Subject, scans: dict[str, Volume], settings: Settings) -> dict[str, Volume]:
     masks: dict[str, Volume] = {}
     if subject.wmh is not None:
-        masks["wmh"] = read_mask(subject.wmh, may_be_empty=settings.empty_wmh)
+        masks["wmh"] = read_mask(subject.wmh, may_be_empty=settings.empty_wmh, most_voxels=settings.most_voxels)
         _check_grid(subject.wmh, masks["wmh"], scans)
     if subject.brain is not None:
         try:
-            masks["brain"] = read_mask(subject.brain)
+            masks["brain"] = read_mask(subject.brain, most_voxels=settings.most_voxels)
             _check_grid(subject.brain, masks["brain"], scans)
         except UserError:
             if settings.brain == "own":

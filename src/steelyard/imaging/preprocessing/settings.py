@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from steelyard.errors import UserError
+from steelyard.imaging.nifti import MOST_VOXELS
 
 Align = Literal["auto", "always", "skip"]
 Bias = Literal["n4", "skip"]
@@ -29,6 +30,7 @@ class Settings:
         stripe: Half the width of the white stripe, as a share of the brain's voxels.
         depth_mm: How far inside the brain the histogram is taken in which white matter is the largest peak.
         empty_wmh: Whether a lesion mask may be empty.
+        most_voxels: Larger scans are refused. It changes no result, so that it is not part of `as_dict`.
     """
 
     align: Align = "auto"
@@ -39,6 +41,7 @@ class Settings:
     stripe: float = 0.05
     depth_mm: float = 10.0
     empty_wmh: bool = False
+    most_voxels: int = MOST_VOXELS
 
     def __post_init__(self) -> None:
         for name, kind in (("align", Align), ("bias", Bias), ("brain", Brain), ("normalise", Normalise)):
@@ -52,5 +55,7 @@ class Settings:
             raise UserError(f"depth_mm must lie between 0 and 50; got {self.depth_mm}.")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return every setting by name, for sidecars and fingerprints."""
-        return asdict(self)
+        """Return every setting that shapes the result by name, for sidecars and fingerprints."""
+        settings = asdict(self)
+        del settings["most_voxels"]
+        return settings
