@@ -1,5 +1,6 @@
 """Which subjects there are, and which scans and masks belong to each: BIDS datasets, raw or derivative."""
 
+import errno
 import gzip
 import json
 import re
@@ -11,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from steelyard.errors import UserError
+from steelyard.imaging.regular_files import open_regular
 from steelyard.imaging.writing import reason
 
 GENERATOR, PREDICTOR = "steelyard preprocess", "steelyard predict"
@@ -20,6 +22,7 @@ SUFFIX = {"flair": "FLAIR", "t1": "T1w"}
 """The BIDS suffix of each contrast."""
 
 _MASK_LABELS = {"wmh": ("wmh", "lesion"), "brain": ("brain",)}
+_PIECE = 2**20  # bytes that are compared at a time
 _ROLE_ENTITIES = ("label", "desc")  # these tell masks from each other; choosing one must not drop the others
 
 
@@ -63,13 +66,21 @@ class Subject:
 
 @dataclass(frozen=True)
 class Remark:
-    """What the user should know about one subject before work starts."""
+    """What the user should know about one subject before work starts.
+
+    Args:
+        subject: Its name in the derivatives.
+        text: What it is.
+        bad_name: Whether it is about a name that leads to no file: not UTF-8, or a link that leads nowhere.
+    """
 
     subject: str
     text: str
+    bad_name: bool = False
 
     def __str__(self) -> str:
-        return f"{self.subject}: {self.text}"
+        text = f"{self.subject}: {self.text}"
+        return text.encode(errors="replace").decode()  # what is not UTF-8 cannot be written to any page
 
 
 @dataclass(frozen=True)
@@ -96,6 +107,44 @@ class Found:
     subject: Subject
     doubts: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    bad_name: bool = False
+
+
+class BadNameError(UserError):
+    """A name that leads to no file: it is not UTF-8, or a link that leads nowhere."""
+
+
+def check_name(path: Path, root: Path) -> None:
+    """Refuse a file whose name cannot be written down, or whose links lead in a circle.
+
+    Args:
+        path: The file.
+        root: The folder that it was found in, whose own name does not matter.
+
+    Raises:
+        BadNameError: In one line that names the file.
+    """
+    try:
+        str(path.relative_to(root)).encode()
+    except UnicodeEncodeError:
+        raise BadNameError(f"{path}: the name is not UTF-8; rename it.") from None
+    try:
+        path.stat()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise BadNameError(f"{path}: cannot be read, {reason(error)}.") from error
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a path that the user gave is a folder.
+
+    Raises:
+        UserError: The system does not tell.
+    """
+    try:
+        return path.is_dir()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read, {reason(error)}.") from error
 
 
 def read_bids(root: Path, *, choose: Sequence[str] = (), optional: Collection[str] = ()) -> Dataset:
@@ -110,7 +159,7 @@ def read_bids(root: Path, *, choose: Sequence[str] = (), optional: Collection[st
         UserError: The folder cannot be read or holds no subject.
     """
     wanted = [_entity(text) for text in choose]
-    if not root.is_dir():
+    if not is_folder(root):
         raise UserError(f"{root}: there is no such folder.")
     people = _folders(root, "sub-")
     if not people:
@@ -123,7 +172,8 @@ def read_bids(root: Path, *, choose: Sequence[str] = (), optional: Collection[st
             visits = [(replace(subject, session=session), folder) for session, folder in _visits(person)]
             found += [_resolve(visit, _images(root, folder), wanted, optional) for visit, folder in visits]
         except UserError as error:
-            found.append(Found(subject, [str(error)]))
+            text = str(error).removesuffix(".")
+            found.append(Found(subject, [text], bad_name=isinstance(error, BadNameError)))
     return assemble(root, found)
 
 
@@ -143,6 +193,7 @@ def assemble(root: Path, found: Iterable[Found]) -> Dataset:
     notes: list[Remark] = []
     seen: dict[str, Subject] = {}
     for one in found:
+        _look_at_names(root, one)
         subject, doubts = one.subject, one.doubts
         first = seen.setdefault(subject.key.casefold(), subject)
         if first is not subject:
@@ -150,11 +201,20 @@ def assemble(root: Path, found: Iterable[Found]) -> Dataset:
         elif not doubts and subject.flair is None and subject.t1 is None:
             doubts = ["there is neither a FLAIR nor a T1w scan"]
         if doubts:
-            faults.append(Remark(subject.key, "; ".join(doubts)))
+            faults.append(Remark(subject.key, "; ".join(doubts), one.bad_name))
         else:
             subjects.append(subject)
             notes += [Remark(subject.key, text) for text in (*_missing(subject), *one.notes)]
     return Dataset(root, tuple(subjects), tuple(faults), tuple(notes))
+
+
+def _look_at_names(root: Path, found: Found) -> None:
+    try:
+        for path in found.subject.files:
+            check_name(path, root)
+    except BadNameError as error:
+        found.doubts.append(str(error).removesuffix("."))
+        found.bad_name = True
 
 
 def bids_label(name: str) -> str:
@@ -165,10 +225,12 @@ def bids_label(name: str) -> str:
     """
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     label = re.sub(r"[^0-9a-zA-Z]", "", plain)
-    lost = sum(letter.isalnum() for letter in unicodedata.normalize("NFC", name)) - len(label)
+    composed = unicodedata.normalize("NFC", name)
+    # Python stands lone surrogates for the bytes of a name that is not UTF-8; they may have been letters.
+    lost = sum(letter.isalnum() or unicodedata.category(letter) == "Cs" for letter in composed) - len(label)
     if label and lost <= 0:
         return label
-    return label + sha256(unicodedata.normalize("NFC", name).encode()).hexdigest()[:6]
+    return label + sha256(composed.encode(errors="surrogatepass")).hexdigest()[:6]
 
 
 def _missing(subject: Subject) -> Iterator[str]:
@@ -224,8 +286,15 @@ def _advice(candidates: Sequence[Path]) -> str:
 def _has_twin(plain: Path, candidates: Sequence[Path]) -> bool:
     """Whether the same bytes, compressed, are among the candidates."""
     packed = plain.with_name(f"{plain.name}.gz")
+    if packed not in candidates:
+        return False
     try:
-        return packed in candidates and gzip.decompress(packed.read_bytes()) == plain.read_bytes()
+        with open_regular(plain) as first, open_regular(packed) as file, gzip.GzipFile(fileobj=file) as second:
+            # Piece by piece: what a file unpacks to may be far larger than the plain one.
+            while piece := first.read(_PIECE):
+                if second.read(_PIECE) != piece:
+                    return False
+            return not second.read(1)
     except (OSError, EOFError, zlib.error):
         return False
 
@@ -264,7 +333,8 @@ def _images(root: Path, visit: Path) -> list[Path]:
     """Return the NIfTI files of a visit: the dataset's own, then the masks of its derivatives."""
     place = visit.relative_to(root)
     own = _niftis(visit / "anat")
-    pipelines = [root / "derivatives", *_folders(root / "derivatives", "")]
+    derivatives = root / "derivatives"
+    pipelines = [derivatives, *_listed(derivatives, Path.is_dir)] if derivatives.is_dir() else []
     foreign = [
         path
         for pipeline in pipelines
@@ -289,11 +359,25 @@ def _niftis(folder: Path) -> list[Path]:
 
 
 def _folders(folder: Path, prefix: str) -> list[Path]:
-    return _listed(folder, lambda path: path.name.startswith(prefix) and path.is_dir())
+    return _listed(folder, lambda path: path.name.startswith(prefix) and _may_be_folder(path))
+
+
+def _may_be_folder(path: Path) -> bool:
+    """Whether this is a folder; a link that leads nowhere may have been, which is said when it is read."""
+    try:
+        return path.is_dir() or not path.exists()
+    except OSError:
+        return True
 
 
 def _listed(folder: Path, wanted: Callable[[Path], bool]) -> list[Path]:
     try:
-        return sorted(filter(wanted, folder.iterdir())) if folder.is_dir() else []
+        return sorted(filter(wanted, folder.iterdir()))
+    except (FileNotFoundError, NotADirectoryError):
+        if folder.is_symlink():
+            raise BadNameError(f"{folder}: is a link that leads to no folder.") from None
+        return []
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise BadNameError(f"{folder}: cannot be read, {reason(error)}.") from error
         raise UserError(f"{folder}: cannot be read, {reason(error)}.") from error

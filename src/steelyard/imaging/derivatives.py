@@ -10,7 +10,7 @@ from urllib.parse import quote
 from steelyard.errors import UserError
 from steelyard.imaging.bids import written_by
 from steelyard.imaging.provenance import versions
-from steelyard.imaging.workers import Outcome
+from steelyard.imaging.workers import Outcome, one_line
 from steelyard.imaging.writing import LOCK, locked, reason, write_json, write_text
 
 FIGURES = "figures"
@@ -50,7 +50,8 @@ def claim(out: Path, kind: Kind, *, sources: Sequence[Path], links: Mapping[str,
     Raises:
         UserError: It is an input, a file, another's work, in use by another run, or cannot be written.
     """
-    if out.resolve() in [source.resolve() for source in sources]:
+    # Unlike resolve(), realpath bears links that lead in a circle.
+    if os.path.realpath(out) in [os.path.realpath(source) for source in sources]:
         raise UserError(f"{out}: the output must not be the input.")
     try:
         if out.exists() and not out.is_dir():
@@ -94,7 +95,8 @@ def _describe(out: Path, kind: Kind, links: Mapping[str, Path]) -> None:
 def _link(out: Path, source: Path) -> str:
     """Return where the source lies as seen from the derivatives, or its address if no path leads there."""
     try:
-        return quote(Path(os.path.relpath(source.resolve(), out.resolve())).as_posix())
+        relative = Path(os.path.relpath(source.resolve(), out.resolve())).as_posix()
+        return quote(os.fsencode(relative))
     except ValueError:  # another drive
         return source.resolve().as_uri()
 
@@ -107,7 +109,7 @@ def put_away(outcome: Outcome, out: Path, files: Iterable[Path]) -> Outcome:
         what = f"its earlier outputs were moved to {out / WITHDRAWN}"
     except UserError as error:
         what = f"its earlier outputs are still there: {str(error).removesuffix('.')}"
-    return replace(outcome, message=f"{outcome.message.removesuffix('.')}; {what}.")
+    return replace(outcome, message=one_line(f"{outcome.message.removesuffix('.')}; {what}."))
 
 
 def page_failed(error: UserError | OSError) -> Outcome:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from steelyard.errors import UserError
-from steelyard.imaging.bids import Dataset, Found, Subject, ambiguity, assemble, bids_label, settle
+from steelyard.imaging.bids import Dataset, Found, Subject, ambiguity, assemble, bids_label, is_folder, settle
 from steelyard.imaging.writing import reason
 
 _NAME = "{subject}"
@@ -48,7 +48,7 @@ def read_pairs(root: Path, patterns: Patterns, *, optional: Collection[str] = ()
     Raises:
         UserError: The folder cannot be read, or no file fits the patterns.
     """
-    if not root.is_dir():
+    if not is_folder(root):
         raise UserError(f"{root}: there is no such folder.")
     found: dict[str, dict[str, list[Path]]] = {}
     for field in fields(patterns):
@@ -75,21 +75,43 @@ def _subject(name: str, files: dict[str, list[Path]], optional: Collection[str])
 
 def _matches(root: Path, pattern: str) -> Iterator[tuple[str, Path]]:
     """Yield the name and path of each file that fits; `.nii` and `.nii.gz` stand for each other."""
-    stem = pattern.removesuffix(".gz").removesuffix(".nii")
-    first, *rest = (re.escape(part) for part in stem.split(_NAME))
-    regex = re.compile(first + "(?P<subject>[^/]+?)" + "(?P=subject)".join(rest) + r"\.nii(\.gz)?")
+    regex = _regex(pattern.removesuffix(".gz").removesuffix(".nii"), ending=r"\.nii(\.gz)?")
+    parts = pattern.split("/")
     try:
-        for path in sorted(root.glob("/".join("*" for _ in pattern.split("/")))):
+        for path in _at_depth(root, len(parts)):
             match = regex.fullmatch(path.relative_to(root).as_posix())
-            if match and _may_be_file(path):
+            if match and not _is_folder(path):
                 yield match["subject"], path
+        for depth in range(1, len(parts)):
+            yield from _lost_folders(root, parts, depth)
     except OSError as error:
         raise UserError(f"{root}: cannot be read, {reason(error)}.") from error
 
 
-def _may_be_file(path: Path) -> bool:
-    """Whether this is a file; one that may not be looked at is its subject's fault, said when it is read."""
+def _regex(pattern: str, *, ending: str = "") -> re.Pattern[str]:
+    first, *rest = (re.escape(part) for part in pattern.split(_NAME))
+    return re.compile(first + "(?P<subject>[^/]+?)" + "(?P=subject)".join(rest) + ending)
+
+
+def _at_depth(root: Path, depth: int) -> list[Path]:
+    return sorted(root.glob("/".join(["*"] * depth)))
+
+
+def _lost_folders(root: Path, parts: list[str], depth: int) -> Iterator[tuple[str, Path]]:
+    """Yield the name and path of each file whose folder is a link that leads nowhere, for its subject to fail."""
+    upper = "/".join(parts[:depth])
+    if _NAME not in upper:
+        return
+    regex = _regex(upper)
+    for path in _at_depth(root, depth):
+        match = regex.fullmatch(path.relative_to(root).as_posix())
+        if match and path.is_symlink() and not path.exists():
+            yield match["subject"], root / "/".join(parts).replace(_NAME, match["subject"])
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether this is a folder; what may not be looked at, and what is no file, is said when it is read."""
     try:
-        return path.is_file()
-    except PermissionError:
-        return True
+        return path.is_dir()
+    except OSError:
+        return False

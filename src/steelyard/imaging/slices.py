@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from steelyard.errors import UserError
 from steelyard.imaging.bids import Dataset, Subject
 from steelyard.imaging.frame import Frame
+from steelyard.imaging.provenance import digest
 from steelyard.imaging.volumes import Volume, canonical, read_mask, read_scan
-from steelyard.imaging.writing import write_bytes
+from steelyard.imaging.writing import reason, write_bytes
 
 _STRIPPED = 0.2  # the share of zeros that a stripped scan has at least
 
@@ -133,15 +134,18 @@ def load_slices(dataset: Dataset, choice: SliceChoice | None = None, *, cache: P
 
 
 def _load(subject: Subject, choice: SliceChoice, cache: Path | None) -> SubjectSlices:
-    kept = None if cache is None else cache / f"{subject.key}-{_mark(subject, choice)}.npz"
-    if kept is not None and kept.is_file():
+    if cache is None:
+        return _cut(subject, choice)
+    mark = _mark(subject, choice)
+    path = cache / f"{subject.key}-{mark}.npz"
+    if path.is_file():
         try:
-            return _unpack(subject.key, kept)
+            return _unpack(subject.key, path)
         except (OSError, ValueError, KeyError, BadZipFile):
-            kept.unlink()
+            path.unlink()
     cut = _cut(subject, choice)
-    if kept is not None:
-        write_bytes(kept, _pack(cut))
+    if _mark(subject, choice) == mark:  # or a file changed while it was read, and nobody knows which was cut
+        write_bytes(path, _pack(cut))
     return cut
 
 
@@ -201,9 +205,21 @@ def _cut(subject: Subject, choice: SliceChoice) -> SubjectSlices:
 
 
 def _mark(subject: Subject, choice: SliceChoice) -> str:
-    """Return what changes with the files or the choice."""
-    files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in subject.files]
+    """Return what changes with the files or the choice.
+
+    Of a file its content counts, and nothing else is sound: size and time can be those of another content (`cp -p`,
+    `touch -r`, rsync), clocks tick too slowly to tell two writes apart and can be set back, and inodes are used again.
+    The bytes on disk are hashed, not unpacked, so that a mark takes a small part of the time of a cut.
+    """
+    files = [(path.name, _content(path)) for path in subject.files]
     return sha256(dumps([files, asdict(choice)]).encode()).hexdigest()[:16]
+
+
+def _content(path: Path) -> str:
+    try:
+        return digest(path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read, {reason(error)}.") from error
 
 
 def _pack(cut: SubjectSlices) -> bytes:

@@ -104,6 +104,7 @@ def read_mask(path: Path, *, may_be_empty: bool = False, most_voxels: int = MOST
     return Volume(inside, stored.affine)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # lengths that are too large for a number are refused as infinite
 def _check_affine(path: Path, affine: NDArray[np.float64], shape: tuple[int, ...]) -> None:
     if not np.isfinite(affine).all() or abs(np.linalg.det(affine[:3, :3])) < 1e-9:
         raise UserError(f"{path}: the header's affine is zero, singular or not finite.")

@@ -91,6 +91,8 @@ def _loaded(network: Network) -> Model:
 
 
 def _work(job: _Job) -> Outcome:
+    if job.scan.fault is not None:
+        raise UserError(job.scan.fault)
     start = perf_counter()
     model = _loaded(job.network)
     try:

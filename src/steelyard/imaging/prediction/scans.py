@@ -1,14 +1,16 @@
 """Which scans there are, and how their results will be called."""
 
+import errno
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
 from steelyard.errors import UserError
-from steelyard.imaging.bids import SUFFIX, bids_label, settle
+from steelyard.imaging.bids import SUFFIX, BadNameError, bids_label, check_name, is_folder, settle
 from steelyard.imaging.writing import reason
 
 Contrast = Literal["flair", "t1", "both"]
@@ -30,6 +32,7 @@ class Scan:
         session: Of the subject, if the name tells.
         entities: What else tells it from other scans, such as `run-2`.
         contrast: `flair` or `t1`, or none if nothing tells.
+        fault: What is wrong with its name or folder, if anything is; it fails then, and the others go on.
     """
 
     path: Path
@@ -37,6 +40,7 @@ class Scan:
     session: str | None = None
     entities: tuple[str, ...] = ()
     contrast: str | None = None
+    fault: str | None = None
 
     @property
     def key(self) -> str:
@@ -62,43 +66,87 @@ def find_scans(paths: Sequence[Path], *, contrast: Contrast = "both") -> tuple[S
             but for what lies in `derivatives`.
         contrast: Which scans of a folder are taken; also what a file shows whose name does not tell.
 
+    What cannot be read in a folder, or has a name that leads nowhere, is listed with its fault.
+
     Raises:
         UserError: There is no such file, a folder holds no scan, or the results of two scans would have one name.
     """
-    files = dict.fromkeys(file for path in paths for file in _files(path, contrast))
-    scans = [_described(file, contrast) for file in files]
+    scans: dict[Path, Scan] = {}
+    for path in paths:
+        for scan in _scans(path, contrast):
+            scans.setdefault(scan.path, scan)
     seen: dict[str, Scan] = {}
-    for scan in scans:
+    for scan in scans.values():
         first = seen.setdefault(scan.key.casefold(), scan)
-        if first.path.resolve() != scan.path.resolve():
+        if os.path.realpath(first.path) != os.path.realpath(scan.path):  # unlike resolve(), it bears links in a circle
             raise UserError(
                 f"{first.path} and {scan.path}: the results of both would be called {scan.key}; rename one of them."
             )
     return tuple(sorted(seen.values(), key=lambda scan: scan.key))
 
 
-def _files(path: Path, contrast: Contrast) -> list[Path]:
-    if not path.is_dir():
-        if not path.name.endswith(_ENDINGS):
-            raise UserError(f"{path}: a NIfTI file (.nii, .nii.gz) or a folder is needed.")
-        if not path.exists():
-            raise UserError(f"{path}: there is no such file.")
-        return [path]
+def _scans(path: Path, contrast: Contrast) -> list[Scan]:
+    if not is_folder(path):
+        return [_file(path, contrast)]
     suffixes = [suffix for name, suffix in SUFFIX.items() if contrast in (name, "both")]
-    wanted = tuple(f"_{suffix}{ending}" for suffix in suffixes for ending in _ENDINGS)
-    found = settle([file for file in _walk(path) if file.name.endswith(wanted) and _is_scan(file)])
-    if not found:
-        raise UserError(f"{path}: there is no {' or '.join(f'…_{one}.nii.gz' for one in suffixes)} in it.")
-    return found
+    endings = tuple(f"_{suffix}{ending}" for suffix in suffixes for ending in _ENDINGS)
+    lost: list[Scan] = []
+    files = [file for file in _walk(path, lost) if file.name.endswith(endings) and _is_scan(file)]
+    scans = [_with_fault(_described(file, contrast), path) for file in settle(files)]
+    if not scans and not lost:
+        raise UserError(f"{path}: there is no {' or '.join(f'…_{suffix}.nii.gz' for suffix in suffixes)} in it.")
+    return scans + lost
 
 
-def _walk(root: Path) -> Iterator[Path]:
-    def refuse(error: OSError) -> None:
-        raise UserError(f"{error.filename}: cannot be read, {reason(error)}.") from error
+def _file(path: Path, contrast: Contrast) -> Scan:
+    if not path.name.endswith(_ENDINGS):
+        raise UserError(f"{path}: a NIfTI file (.nii, .nii.gz) or a folder is needed.")
+    if not os.path.lexists(path):  # a link that leads nowhere is its scan's fault
+        raise UserError(f"{path}: there is no such file.")
+    return _with_fault(_described(path, contrast), path.parent)
 
-    for place, folders, files in os.walk(root, onerror=refuse):
+
+def _with_fault(scan: Scan, root: Path) -> Scan:
+    try:
+        check_name(scan.path, root)
+    except BadNameError as error:
+        return replace(scan, fault=str(error))
+    return scan
+
+
+def _walk(root: Path, lost: list[Scan]) -> Iterator[Path]:
+    """Yield the files in a folder; add to `lost` what cannot be read of it."""
+
+    def note(error: OSError) -> None:
+        folder = Path(error.filename)
+        fault = f"{folder}: cannot be read, {reason(error)}."
+        if folder == root:
+            raise UserError(fault) from error
+        lost.append(_lost(folder, root, fault))
+
+    for top, folders, files in os.walk(root, onerror=note):
         folders[:] = sorted(name for name in folders if name[0] != "." and name != "derivatives")
-        yield from (Path(place, name) for name in sorted(files) if name[0] != ".")
+        for name in sorted(files):
+            path = Path(top, name)
+            if name.startswith("sub-") and not path.suffix and _leads_in_circle(path):
+                lost.append(_lost(path, root, f"{path}: is a link that leads in a circle."))
+            elif name[0] != ".":
+                yield path
+
+
+def _leads_in_circle(path: Path) -> bool:
+    try:
+        path.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
+
+
+def _lost(folder: Path, root: Path, fault: str) -> Scan:
+    """Stand for the scans of a folder that cannot be read; no scan gets the same label."""
+    relative = str(folder.relative_to(root))
+    mark = sha256(os.fsencode(relative)).hexdigest()[:6]
+    return Scan(path=folder, label=bids_label(relative) + mark, fault=fault)
 
 
 def _is_scan(file: Path) -> bool:
@@ -141,4 +189,4 @@ def _contrast(stem: str) -> str | None:
 def _plain_name(path: Path, parts: Iterable[str]) -> str:
     """The name of a scan that BIDS would not name so; that of its folder where it is called after its contrast."""
     name = "_".join(parts).removeprefix("sub-")
-    return path.resolve().parent.name if name.lower() in {"", *_WORDS} else name
+    return Path(os.path.realpath(path)).parent.name if name.lower() in {"", *_WORDS} else name

@@ -1,5 +1,6 @@
 """From a preprocessed dataset to the slices of each domain."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -50,12 +51,16 @@ class LabelledSlices:
 def read_prepared(root: Path) -> Dataset:
     """Read a preprocessed dataset for training or evaluation.
 
+    Subjects with names that lead to no file are left out, with a warning.
+
     Raises:
         UserError: A subject is in doubt, or nobody has a lesion mask.
     """
     dataset = read_bids(root)
-    if dataset.faults:
-        raise UserError(f"{root}: {dataset.faults[0]}.")
+    for fault in dataset.faults:
+        if not fault.bad_name:
+            raise UserError(f"{root}: {fault}.")
+        logging.getLogger(__name__).warning("%s; the subject is left out.", fault)
     if all(subject.wmh is None for subject in dataset.subjects):
         raise UserError(
             f"{root}: no subject has a lesion mask (…_label-WMH_mask.nii.gz); there is nothing to learn from."
