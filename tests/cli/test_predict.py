@@ -1,3 +1,6 @@
+import os
+import shutil
+
 import numpy as np
 import pytest
 
@@ -64,6 +67,33 @@ def test_a_broken_scan_is_told_and_the_others_finish(run, bids, tmp_path, capsys
     said = capsys.readouterr().err
     assert said.count(f"failed: sub-1_space-T1w: {broken}: ") == 1
     assert "2 of 3 scans are done" in said
+
+
+def test_bad_names_pipes_and_closed_folders_are_told_and_the_others_finish(run, bids, tmp_path, capsys):
+    good = bids / "sub-2/anat/sub-2_FLAIR.nii.gz"
+    for name in (b"sub-M\xfcller_FLAIR.nii.gz", b"sub-M\xf6ller_FLAIR.nii.gz"):
+        shutil.copy(good, os.fsencode(bids) + b"/" + name)
+    (bids / "sub-3_FLAIR.nii.gz").symlink_to(bids / "sub-3_FLAIR.nii.gz")
+    (bids / "sub-4").symlink_to(bids / "sub-4")
+    os.mkfifo(bids / "sub-5_FLAIR.nii.gz")
+    assert predict(run, bids, tmp_path / "out") == 2
+    said = capsys.readouterr().err
+    faults = ["the name is not UTF-8"] * 2 + ["leads in a circle"] * 2 + ["not a regular file"]
+    for fault in set(faults):
+        assert said.count(fault) == faults.count(fault)
+    assert said.count("failed: sub-") == 5
+    assert "3 of 8 scans are done" in said
+    assert (tmp_path / "out/volumes.csv").read_text().count(",failed,") == 5
+
+
+def test_the_largest_scan_is_an_option(run, bids, tmp_path, capsys):
+    scan = bids / "sub-2/anat/sub-2_FLAIR.nii.gz"
+    assert predict(run, scan, tmp_path / "out", "--largest-scan", "0.1") == 2
+    said = capsys.readouterr().err
+    assert "60×72×44 are 0.2 million voxels; at most 0.1 million are read (raise it with --largest-scan" in said
+    assert predict(run, scan, tmp_path / "out", "--largest-scan", "0.2") == 0
+    assert predict(run, scan, tmp_path / "out") == 0
+    assert "sub-2_space-FLAIR unchanged" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 import errno
 import gzip
 import json
+import os
 import shutil
+import tracemalloc
 import unicodedata
 from functools import partial
 
@@ -268,3 +270,59 @@ def test_a_file_that_may_not_be_looked_at_stops_no_other(tmp_path, monkeypatch):
 
     monkeypatch.setattr(kind, "is_file", refuse)
     assert len(read_pairs(tmp_path, Patterns(flair="{subject}/flair.nii")).subjects) == 2
+
+
+def test_links_that_lead_nowhere_and_names_that_are_not_utf8_are_their_subjects_faults(tmp_path):
+    touch(tmp_path / "sub-1" / "anat" / "sub-1_FLAIR.nii")
+    (tmp_path / "sub-circle").symlink_to("sub-circle")
+    (tmp_path / "sub-gone").symlink_to("nowhere")
+    for letter in ("\udcfc", "\udcf6"):  # one byte of Latin-1 each, as Python shows it
+        touch(tmp_path / f"sub-M{letter}ller" / "anat" / f"sub-M{letter}ller_FLAIR.nii")
+    (tmp_path / "sub-5" / "ses-a").mkdir(parents=True)
+    (tmp_path / "sub-5" / "ses-a" / "anat").symlink_to("anat")
+    (tmp_path / "derivatives").symlink_to("derivatives")
+    dataset = read_bids(tmp_path)
+    assert [subject.key for subject in dataset.subjects] == ["sub-1"]
+    texts = list(map(str, dataset.faults))
+    assert all(fault.bad_name for fault in dataset.faults)
+    assert sorted(text.rsplit(": ", 1)[1] for text in texts) == [
+        *["is a link that leads to no folder"] * 3,
+        *["the name is not UTF-8; rename it"] * 2,
+    ]
+    assert len({fault.subject for fault in dataset.faults}) == 5
+    assert "sub-M?ller_FLAIR.nii: the name" in "".join(texts).encode().decode()
+
+
+def test_in_a_plain_folder_too_links_that_lead_nowhere_are_faults(tmp_path):
+    for name in ("a", "b"):
+        touch(tmp_path / name / "flair.nii")
+        touch(tmp_path / name / "t1.nii")
+    (tmp_path / "b" / "flair.nii").unlink()
+    (tmp_path / "b" / "flair.nii").symlink_to("flair.nii")
+    (tmp_path / "circle").symlink_to("circle")
+    touch(tmp_path / "\udcff" / "flair.nii")
+    os.mkfifo(tmp_path / "a" / "other.nii")
+    dataset = read_pairs(tmp_path, Patterns(flair="{subject}/flair.nii", t1="{subject}/t1.nii"))
+    assert [subject.key for subject in dataset.subjects] == ["sub-a"]
+    assert ["circle" in str(fault) or "UTF-8" in str(fault) for fault in dataset.faults] == [True] * 3
+    piped = read_pairs(tmp_path, Patterns(flair="{subject}/other.nii", t1="{subject}/t1.nii"))
+    assert piped.subjects[0].flair == tmp_path / "a" / "other.nii"  # it fails when it is read
+
+
+def test_a_packed_twin_is_compared_piece_by_piece(tmp_path):
+    plain = touch(tmp_path / "sub-1" / "anat" / "sub-1_FLAIR.nii")
+    plain.write_bytes(bytes(100))
+    plain.with_name("sub-1_FLAIR.nii.gz").write_bytes(gzip.compress(bytes(2**26)) * 4)
+    tracemalloc.start()
+    try:
+        (fault,) = read_bids(tmp_path).faults
+        assert tracemalloc.get_traced_memory()[1] < 8e6
+    finally:
+        tracemalloc.stop()
+    assert "2 files could be its flair" in fault.text
+
+
+@pytest.mark.parametrize("read", [read_bids, partial(read_pairs, patterns=Patterns(t1="{subject}.nii"))])
+def test_a_path_that_is_too_long_is_one_line(tmp_path, read):
+    with pytest.raises(UserError, match="file name too long"):
+        read(tmp_path / ("x" * 300))

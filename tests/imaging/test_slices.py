@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 
@@ -66,6 +68,34 @@ def test_the_cache_spares_the_volumes_until_one_changes(dataset, tmp_path, monke
     for kept in cache.iterdir():
         kept.write_bytes(b"half")
     assert np.array_equal(load_slices(dataset, cache=cache)[1].brain, first[1].brain)
+
+
+def test_the_cache_notices_a_change_that_keeps_size_and_time(tmp_path):
+    heads.write_subject(tmp_path, "1", seed=1, ending=".nii")
+    dataset, cache = read_bids(tmp_path), tmp_path / "cache"
+    first = load_slices(dataset, cache=cache)
+    path = dataset.subjects[0].t1
+    before = path.stat()
+    heads.save(path, heads.scan("t1", heads.tissue(), seed=99))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    assert not np.array_equal(load_slices(dataset, cache=cache)[0].images["t1"], first[0].images["t1"])
+    path.unlink()
+    with pytest.raises(UserError, match=r"T1w\.nii: cannot be read, no such file"):
+        load_slices(dataset, cache=cache)
+
+
+def test_what_changes_while_it_is_read_is_not_cached(dataset, tmp_path, monkeypatch):
+    real = slices.read_scan
+
+    def read_and_change(path):
+        volume = real(path)
+        heads.save(path, volume.with_voxels(volume.voxels + 1))
+        return volume
+
+    monkeypatch.setattr(slices, "read_scan", read_and_change)
+    load_slices(dataset, cache=tmp_path / "cache")
+    assert not list(tmp_path.glob("cache/*"))
 
 
 def test_slices_of_different_sizes_need_a_shape(dataset, tmp_path):

@@ -128,11 +128,17 @@ def check_name(path: Path, root: Path) -> None:
         str(path.relative_to(root)).encode()
     except UnicodeEncodeError:
         raise BadNameError(f"{path}: the name is not UTF-8; rename it.") from None
+    if leads_in_circle(path):
+        raise BadNameError(f"{path}: is a link that leads in a circle.")
+
+
+def leads_in_circle(path: Path) -> bool:
+    """Whether the links of a path lead back to themselves."""
     try:
         path.stat()
     except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise BadNameError(f"{path}: cannot be read, {reason(error)}.") from error
+        return error.errno == errno.ELOOP
+    return False
 
 
 def is_folder(path: Path) -> bool:
@@ -372,12 +378,10 @@ def _may_be_folder(path: Path) -> bool:
 
 def _listed(folder: Path, wanted: Callable[[Path], bool]) -> list[Path]:
     try:
-        return sorted(filter(wanted, folder.iterdir()))
-    except (FileNotFoundError, NotADirectoryError):
-        if folder.is_symlink():
-            raise BadNameError(f"{folder}: is a link that leads to no folder.") from None
-        return []
+        if folder.is_dir():
+            return sorted(filter(wanted, folder.iterdir()))
     except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise BadNameError(f"{folder}: cannot be read, {reason(error)}.") from error
         raise UserError(f"{folder}: cannot be read, {reason(error)}.") from error
+    if folder.is_symlink() or leads_in_circle(folder):
+        raise BadNameError(f"{folder}: is a link that leads to no folder.")
+    return []

@@ -1,3 +1,5 @@
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from steelyard.imaging.prediction import find_scans
 def touch(root, *names):
     for name in names:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(name.encode())
+        (root / name).write_bytes(os.fsencode(name))
     return root
 
 
@@ -73,3 +75,39 @@ def test_two_scans_of_one_name_are_refused_and_both_named(tmp_path, other):
 def test_what_is_no_scan_is_refused(tmp_path, name, match):
     with pytest.raises(UserError, match=match):
         keys(tmp_path / name)
+
+
+def test_what_cannot_be_read_is_listed_with_its_fault(tmp_path, monkeypatch):
+    touch(
+        tmp_path, "sub-1/sub-1_FLAIR.nii", "a/anat/sub-2_FLAIR.nii", "b/anat/sub-3_FLAIR.nii", "c\udcff/sub-4_T1w.nii"
+    )
+    (tmp_path / "sub-5_FLAIR.nii").symlink_to("sub-5_FLAIR.nii")
+    real = os.scandir
+
+    def refuse(path):
+        if Path(path).name == "anat":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)  # root may read anything
+    scans = find_scans([tmp_path])
+    faults = {scan.path.relative_to(tmp_path).as_posix(): scan.fault for scan in scans}
+    assert faults.pop("sub-1/sub-1_FLAIR.nii") is None
+    assert faults.pop("c\udcff/sub-4_T1w.nii").endswith("the name is not UTF-8; rename it.")
+    assert faults.pop("sub-5_FLAIR.nii").endswith("is a link that leads in a circle.")
+    assert {path: text.rsplit(": ", 1)[1] for path, text in faults.items()} == {
+        "a/anat": "cannot be read, permission denied.",
+        "b/anat": "cannot be read, permission denied.",
+    }
+    with pytest.raises(UserError, match="anat: cannot be read, permission denied"):
+        find_scans([tmp_path / "a" / "anat"])
+
+
+def test_a_file_that_is_a_link_to_nowhere_is_its_own_fault_only(tmp_path):
+    touch(tmp_path, "sub-1_FLAIR.nii")
+    (tmp_path / "sub-2_FLAIR.nii").symlink_to("sub-2_FLAIR.nii")
+    (tmp_path / "sub-3_FLAIR.nii").symlink_to("nowhere")
+    scans = find_scans([tmp_path / f"sub-{number}_FLAIR.nii" for number in (1, 2, 3)])
+    assert [scan.fault is None for scan in scans] == [True, False, True]
+    with pytest.raises(UserError, match="file name too long"):
+        find_scans([tmp_path / ("x" * 300 + ".nii")])

@@ -47,6 +47,38 @@ def spoil_truncated(root):
     return flair(root), "cut short or damaged"
 
 
+def spoil_checksum(root):
+    content = bytearray(flair(root).read_bytes())
+    content[-8] ^= 1
+    flair(root).write_bytes(bytes(content))
+    return flair(root), "cut short or damaged"
+
+
+def spoil_pipe(root):
+    flair(root).unlink()
+    os.mkfifo(flair(root))
+    return flair(root), "not a regular file"
+
+
+def spoil_link_in_a_circle(root):
+    flair(root).unlink()
+    flair(root).symlink_to(flair(root))
+    return flair(root), "leads in a circle"
+
+
+def spoil_folder_in_a_circle(root):
+    folder = root / "sub-bad"
+    shutil.rmtree(folder)
+    folder.symlink_to(folder)
+    return folder, "leads to no folder"
+
+
+def spoil_name(root):
+    scan = os.fsencode(flair(root).parent) + b"/sub-bad_acq-\xff_FLAIR.nii.gz"
+    flair(root).rename(os.fsdecode(scan))
+    return "sub-bad_acq-?_FLAIR.nii.gz", "the name is not UTF-8"
+
+
 def spoil_text(root):
     flair(root).write_text("this is a note about the scan")
     return flair(root), "no NIfTI image|cut short or damaged"
@@ -150,6 +182,18 @@ def test_one_head_under_two_names_is_refused_under_both(cohort, tmp_path, capsys
     assert said.count("one head has two names") == 2
     assert "0 of 2 subjects are ready" in said
     assert not list((tmp_path / "out").rglob("sub-*"))
+
+
+def test_the_largest_scan_is_an_option(cohort, tmp_path, capsys):
+    code, said = run(capsys, cohort, tmp_path / "out", "--largest-scan", "0.1")
+    assert code == 2
+    assert (
+        said.count("60×72×44 are 0.2 million voxels; at most 0.1 million are read (raise it with --largest-scan") == 2
+    )
+    for wrong in ("0", "-1", "nan", "inf"):
+        code, said = run(capsys, cohort, tmp_path / "out", "--largest-scan", wrong)
+        assert code == 2
+        assert "the largest scan must be a positive number of million voxels; got" in said
 
 
 def test_an_empty_lesion_mask_is_accepted_on_request(cohort, tmp_path, capsys):

@@ -77,3 +77,17 @@ def test_three_domains_are_trained_and_judged(sites, cohort, tmp_path):
         judged = {(row["subject"], row["domain"]) for row in csv.DictReader(stream)}
     flair = {(f"sub-{number}", "flair@A" if number < 3 else "flair") for number in range(7)}
     assert judged == flair | {(f"sub-{number}", "t1") for number in range(7)}
+
+
+def test_bad_names_leave_their_subjects_out_with_a_warning(tmp_path, caplog):
+    heads.write_subject(tmp_path, "1", seed=1)
+    (tmp_path / "sub-2").symlink_to("sub-2")
+    heads.write_subject(tmp_path, "3\udcff", seed=3)
+    assert [subject.key for subject in read_prepared(tmp_path).subjects] == ["sub-1"]
+    assert [message.rsplit(": ", 1)[1] for message in caplog.messages] == [
+        "is a link that leads to no folder; the subject is left out.",
+        "the name is not UTF-8; rename it; the subject is left out.",
+    ]
+    (tmp_path / "sub-4" / "anat").mkdir(parents=True)
+    with pytest.raises(UserError, match="sub-4: there is neither a FLAIR nor a T1w scan"):
+        read_prepared(tmp_path)

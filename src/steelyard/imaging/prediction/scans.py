@@ -1,6 +1,5 @@
 """Which scans there are, and how their results will be called."""
 
-import errno
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from steelyard.errors import UserError
-from steelyard.imaging.bids import SUFFIX, BadNameError, bids_label, check_name, is_folder, settle
+from steelyard.imaging.bids import SUFFIX, BadNameError, bids_label, check_name, is_folder, leads_in_circle, settle
 from steelyard.imaging.writing import reason
 
 Contrast = Literal["flair", "t1", "both"]
@@ -128,18 +127,10 @@ def _walk(root: Path, lost: list[Scan]) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if name[0] != "." and name != "derivatives")
         for name in sorted(files):
             path = Path(top, name)
-            if name.startswith("sub-") and not path.suffix and _leads_in_circle(path):
+            if name.startswith("sub-") and not path.suffix and leads_in_circle(path):
                 lost.append(_lost(path, root, f"{path}: is a link that leads in a circle."))
             elif name[0] != ".":
                 yield path
-
-
-def _leads_in_circle(path: Path) -> bool:
-    try:
-        path.stat()
-    except OSError as error:
-        return error.errno == errno.ELOOP
-    return False
 
 
 def _lost(folder: Path, root: Path, fault: str) -> Scan:
