@@ -47,23 +47,10 @@ def spoil_truncated(root):
     return flair(root), "cut short or damaged"
 
 
-def spoil_checksum(root):
-    content = bytearray(flair(root).read_bytes())
-    content[-8] ^= 1
-    flair(root).write_bytes(bytes(content))
-    return flair(root), "cut short or damaged"
-
-
 def spoil_pipe(root):
     flair(root).unlink()
     os.mkfifo(flair(root))
     return flair(root), "not a regular file"
-
-
-def spoil_link_in_a_circle(root):
-    flair(root).unlink()
-    flair(root).symlink_to(flair(root))
-    return flair(root), "leads in a circle"
 
 
 def spoil_folder_in_a_circle(root):
