@@ -69,7 +69,7 @@ def read_scan(path: Path, *, most_voxels: int = MOST_VOXELS) -> Volume:
     _check_affine(path, stored.affine, stored.voxels.shape)
     with np.errstate(over="ignore", invalid="ignore"):  # what is too large for 32 bits is counted below
         voxels = stored.floats()
-    bad = int(np.count_nonzero(~np.isfinite(voxels)))
+    bad = voxels.size - int(np.count_nonzero(np.isfinite(voxels)))
     if bad:
         raise UserError(f"{path}: {bad} of {voxels.size} voxels are NaN or infinite.")
     if voxels.min() == voxels.max():
