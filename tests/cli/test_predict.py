@@ -69,7 +69,7 @@ def test_a_broken_scan_is_told_and_the_others_finish(run, bids, tmp_path, capsys
     assert "2 of 3 scans are done" in said
 
 
-def test_bad_names_pipes_and_closed_folders_are_told_and_the_others_finish(run, bids, tmp_path, capsys):
+def test_links_in_a_circle_and_pipes_are_told_and_the_others_finish_whatever_their_names(run, bids, tmp_path, capsys):
     good = bids / "sub-2/anat/sub-2_FLAIR.nii.gz"
     for name in (b"sub-M\xfcller_FLAIR.nii.gz", b"sub-M\xf6ller_FLAIR.nii.gz"):
         shutil.copy(good, os.fsencode(bids) + b"/" + name)
@@ -78,12 +78,11 @@ def test_bad_names_pipes_and_closed_folders_are_told_and_the_others_finish(run, 
     os.mkfifo(bids / "sub-5_FLAIR.nii.gz")
     assert predict(run, bids, tmp_path / "out") == 2
     said = capsys.readouterr().err
-    faults = ["the name is not UTF-8"] * 2 + ["leads in a circle"] * 2 + ["not a regular file"]
-    for fault in set(faults):
-        assert said.count(fault) == faults.count(fault)
-    assert said.count("failed: sub-") == 5
-    assert "3 of 8 scans are done" in said
-    assert (tmp_path / "out/volumes.csv").read_text().count(",failed,") == 5
+    assert said.count("leads in a circle") == 2
+    assert said.count("not a regular file") == 1
+    assert said.count("failed: sub-") == 3
+    assert "5 of 8 scans are done" in said
+    assert (tmp_path / "out/volumes.csv").read_text().count(",failed,") == 3
 
 
 def test_the_largest_scan_is_an_option(run, bids, tmp_path, capsys):

@@ -93,7 +93,7 @@ def test_what_cannot_be_read_is_listed_with_its_fault(tmp_path, monkeypatch):
     scans = find_scans([tmp_path])
     faults = {scan.path.relative_to(tmp_path).as_posix(): scan.fault for scan in scans}
     assert faults.pop("sub-1/sub-1_FLAIR.nii") is None
-    assert faults.pop("c\udcff/sub-4_T1w.nii").endswith("the name is not UTF-8; rename it.")
+    assert faults.pop("c\udcff/sub-4_T1w.nii") is None
     assert faults.pop("sub-5_FLAIR.nii").endswith("is a link that leads in a circle.")
     assert {path: text.rsplit(": ", 1)[1] for path, text in faults.items()} == {
         "a/anat": "cannot be read, permission denied.",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from steelyard.errors import UserError
-from steelyard.imaging.bids import SUFFIX, BadNameError, bids_label, check_name, is_folder, leads_in_circle, settle
+from steelyard.imaging.bids import SUFFIX, bids_label, is_folder, leads_in_circle, settle
 from steelyard.imaging.writing import reason
 
 Contrast = Literal["flair", "t1", "both"]
@@ -18,6 +18,7 @@ _ENDINGS = (".nii", ".nii.gz")
 # What BIDS allows between subject and space, in its order; the space and the description of the scan are replaced.
 _ENTITIES = ("acq", "ce", "trc", "rec", "dir", "run", "echo", "flip", "inv", "mt", "part", "proc")
 _REPLACED = ("space", "desc", "res")
+_CIRCLE = "is a link that leads in a circle."
 _WORDS = {"flair": "flair", "t1": "t1", "t1w": "t1"}
 
 
@@ -31,7 +32,7 @@ class Scan:
         session: Of the subject, if the name tells.
         entities: What else tells it from other scans, such as `run-2`.
         contrast: `flair` or `t1`, or none if nothing tells.
-        fault: What is wrong with its name or folder, if anything is; it fails then, and the others go on.
+        fault: What is wrong with its links or folder, if anything is; it fails then, and the others go on.
     """
 
     path: Path
@@ -65,7 +66,7 @@ def find_scans(paths: Sequence[Path], *, contrast: Contrast = "both") -> tuple[S
             but for what lies in `derivatives`.
         contrast: Which scans of a folder are taken; also what a file shows whose name does not tell.
 
-    What cannot be read in a folder, or has a name that leads nowhere, is listed with its fault.
+    What cannot be read in a folder, or is a link that leads in a circle, is listed with its fault.
 
     Raises:
         UserError: There is no such file, a folder holds no scan, or the results of two scans would have one name.
@@ -91,7 +92,7 @@ def _scans(path: Path, contrast: Contrast) -> list[Scan]:
     endings = tuple(f"_{suffix}{ending}" for suffix in suffixes for ending in _ENDINGS)
     lost: list[Scan] = []
     files = [file for file in _walk(path, lost) if file.name.endswith(endings) and _is_scan(file)]
-    scans = [_with_fault(_described(file, contrast), path) for file in settle(files)]
+    scans = [_with_fault(_described(file, contrast)) for file in settle(files)]
     if not scans and not lost:
         raise UserError(f"{path}: there is no {' or '.join(f'…_{suffix}.nii.gz' for suffix in suffixes)} in it.")
     return scans + lost
@@ -102,15 +103,11 @@ def _file(path: Path, contrast: Contrast) -> Scan:
         raise UserError(f"{path}: a NIfTI file (.nii, .nii.gz) or a folder is needed.")
     if not os.path.lexists(path):  # a link that leads nowhere is its scan's fault
         raise UserError(f"{path}: there is no such file.")
-    return _with_fault(_described(path, contrast), path.parent)
+    return _with_fault(_described(path, contrast))
 
 
-def _with_fault(scan: Scan, root: Path) -> Scan:
-    try:
-        check_name(scan.path, root)
-    except BadNameError as error:
-        return replace(scan, fault=str(error))
-    return scan
+def _with_fault(scan: Scan) -> Scan:
+    return replace(scan, fault=f"{scan.path}: {_CIRCLE}") if leads_in_circle(scan.path) else scan
 
 
 def _walk(root: Path, lost: list[Scan]) -> Iterator[Path]:
@@ -128,7 +125,7 @@ def _walk(root: Path, lost: list[Scan]) -> Iterator[Path]:
         for name in sorted(files):
             path = Path(top, name)
             if name.startswith("sub-") and not path.suffix and leads_in_circle(path):
-                lost.append(_lost(path, root, f"{path}: is a link that leads in a circle."))
+                lost.append(_lost(path, root, f"{path}: {_CIRCLE}"))
             elif name[0] != ".":
                 yield path
 
