@@ -11,27 +11,29 @@
 {'flair': 0.5, 't1': 0.5}
 """
 
-from importlib.metadata import version
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from steelyard.batches import Samples, split_by_domain
-from steelyard.measurement import Measurement, Outcome, Statistic, Verdict
-from steelyard.probing import Finding, FirstOrder, Gramian, InnerLoop, Losses, Probe, Shared
-from steelyard.training import Balancer, StepReport
-from steelyard.weighting import (
-    FAMO,
-    DirichletPosterior,
-    DirichletVote,
-    DynamicWeightAverage,
-    Fixed,
-    FromGramian,
-    FromScalarizer,
-    GroupDRO,
-    RelativeShift,
-    UncertaintyWeighting,
-    Weighting,
-)
+if TYPE_CHECKING:
+    from steelyard.batches import Samples, split_by_domain
+    from steelyard.measurement import Measurement, Outcome, Statistic, Verdict
+    from steelyard.probing import Finding, FirstOrder, Gramian, InnerLoop, Losses, Probe, Shared
+    from steelyard.training import Balancer, StepReport
+    from steelyard.weighting import (
+        FAMO,
+        DirichletPosterior,
+        DirichletVote,
+        DynamicWeightAverage,
+        Fixed,
+        FromGramian,
+        FromScalarizer,
+        GroupDRO,
+        RelativeShift,
+        UncertaintyWeighting,
+        Weighting,
+    )
 
-__version__ = version("steelyard")
+    __version__: str
 
 __all__ = [
     "FAMO",
@@ -61,3 +63,22 @@ __all__ = [
     "Weighting",
     "split_by_domain",
 ]
+
+_MODULES = ("batches", "measurement", "probing", "training", "weighting")
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use: torch takes seconds, and the command must answer to signals before it."""
+    if name == "__version__":
+        return import_module("importlib.metadata").version("steelyard")
+    if name in _MODULES:
+        return import_module(f"steelyard.{name}")
+    if name in __all__:
+        for module in map(import_module, (f"steelyard.{module}" for module in _MODULES)):
+            if name in vars(module):
+                return vars(module)[name]
+    raise AttributeError(f"module 'steelyard' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__, "__version__"]

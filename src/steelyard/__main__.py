@@ -2,9 +2,14 @@
 
 import sys
 
+from steelyard.import_path import leave_out_current_folder
+from steelyard.stopping import end_on_signals
+
 
 def main() -> int:
     """Run the command line, or say what to install where its parts are missing."""
+    end_on_signals()
+    leave_out_current_folder()
     try:
         from steelyard.cli import main as run
     except ModuleNotFoundError as error:

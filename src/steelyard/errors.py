@@ -1,5 +1,15 @@
-"""The one error that reaches the user as a line instead of a traceback."""
+"""What reaches the user as a line instead of a traceback."""
 
 
 class UserError(ValueError):
     """A user's mistake, said in one line that names the file (or argument) and what is wrong with it."""
+
+
+def one_line(text: str) -> str:
+    r"""Return a text without line breaks and other control characters, which names of files may hold.
+
+    >>> one_line("a\nb.nii")
+    'a b.nii'
+    """
+    plain = text.encode(errors="replace").decode()  # a name in another encoding holds what UTF-8 cannot
+    return "".join(letter if letter.isprintable() else " " for letter in plain)

@@ -1,5 +1,6 @@
 """The command line: one dataclass per subcommand, each with a `run()`."""
 
+import signal
 import sys
 from collections.abc import Callable, Sequence
 
@@ -8,7 +9,7 @@ import tyro
 from steelyard import __version__
 from steelyard.cli.agreement import Agreement
 from steelyard.cli.benchmark import Benchmark
-from steelyard.cli.command import Command
+from steelyard.cli.command import Command, say
 from steelyard.cli.demo import Demo
 from steelyard.cli.evaluate import Evaluate
 from steelyard.cli.experiment import Experiment
@@ -20,6 +21,7 @@ from steelyard.cli.profile import Profile
 from steelyard.cli.report import Report
 from steelyard.cli.train import Train
 from steelyard.errors import UserError
+from steelyard.stopping import message
 
 COMMANDS: dict[str, Callable[..., Command]] = {
     "agreement": Agreement,
@@ -38,7 +40,10 @@ COMMANDS: dict[str, Callable[..., Command]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one subcommand and return its exit code: 0, or 2 with one line on stderr for a user's mistake."""
+    """Run one subcommand and return its exit code: 0, or 2 with one line on stderr for a user's mistake.
+
+    Where a signal raises `KeyboardInterrupt`, as in Python by default, it is one line and 130.
+    """
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given == ["--version"]:
         sys.stdout.write(f"steelyard {__version__}\n")
@@ -47,5 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return command.run()
     except UserError as error:
-        sys.stderr.write(f"steelyard: {error}\n")
+        say(f"steelyard: {error}")
         return 2
+    except KeyboardInterrupt:
+        say(message(signal.SIGINT))
+        return 128 + signal.SIGINT

@@ -1,7 +1,11 @@
-"""What every subcommand is."""
+"""What every subcommand is, and how it speaks."""
 
 import sys
 from abc import ABC, abstractmethod
+
+from rich.text import Text
+
+from steelyard.errors import one_line
 
 
 class Command(ABC):
@@ -13,5 +17,14 @@ class Command(ABC):
 
 
 def say(line: str) -> None:
-    """Tell the user one thing, on standard error."""
-    sys.stderr.write(f"{line}\n")
+    """Tell the user one thing in one line, on standard error."""
+    sys.stderr.write(f"{one_line(line)}\n")
+
+
+def plain(text: str) -> Text:
+    r"""Return what rich prints as it is: names may hold control characters, or what rich would take for markup.
+
+    >>> plain("[bold]a\nb").plain
+    '[bold]a b'
+    """
+    return Text(one_line(text))

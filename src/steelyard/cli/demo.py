@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from steelyard.cli.command import Command, say
+from steelyard.cli.command import Command, plain, say
 from steelyard.cli.evaluate import Evaluate
 from steelyard.cli.phantom import Phantom
 from steelyard.cli.predict import Predict
@@ -176,5 +176,5 @@ def _show(results: "Table") -> None:
 
     shown = table.Table(*results.headings)
     for row in results.rows:
-        shown.add_row(*row)
+        shown.add_row(*map(plain, row))
     Console().print(shown)

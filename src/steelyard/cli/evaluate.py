@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from steelyard.cli.command import Command, say
+from steelyard.cli.command import Command, plain, say
 from steelyard.errors import UserError
 
 if TYPE_CHECKING:
@@ -90,5 +90,5 @@ def _show(scores: "list[Score]") -> None:
     table = Table("domain", "n", *(title for _, title, _ in _SHOWN))
     for row in summarise(scores):
         cells = [f"{row[name]:{form}}" for name, _, form in _SHOWN]
-        table.add_row(str(row["domain"]), str(row["subjects"]), *cells)
+        table.add_row(plain(str(row["domain"])), str(row["subjects"]), *cells)
     Console().print(table)

@@ -69,21 +69,16 @@ class Experiment(Command):
         """Plan, run, put together."""
         from steelyard.experiments.grid import check_design, claim
         from steelyard.experiments.units import plan, read_slices
-        from steelyard.imaging.workers import stopped_by_sigterm
 
         grid = self._grid()
         if self.dry_run:
             return self._foretell(grid)
-        with claim(self.out), stopped_by_sigterm():
+        with claim(self.out):
             slices = read_slices(grid, self.data, self.out)
             units = plan(grid, slices, data=self.data.resolve(), out=self.out.resolve(), accelerator=self.accelerator)
             check_design(self.out, grid, slices)
             say(_announce(units))
-            try:
-                failed = self._work(units, slices)
-            except KeyboardInterrupt:
-                say("stopped; the same command goes on from here.")
-                return 130
+            failed = self._work(units, slices)
             self._conclude()
         for news in failed:
             say(f"failed twice: {news.unit.name}: {news.outcome}")

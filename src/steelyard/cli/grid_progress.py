@@ -1,7 +1,6 @@
 """How a grid shows itself: runs done, the time left, what the current runs' losses are."""
 
 import csv
-import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +10,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from steelyard.cli.command import say
+from steelyard.errors import one_line
 
 if TYPE_CHECKING:
     from steelyard.experiments.crews import Crew, News
@@ -34,7 +36,12 @@ class GridProgress:
         self._left = {unit.path: unit for unit in units if not unit.done}
         self._told = monotonic()
         console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
         self._bar = Progress(*columns, console=console) if console.is_terminal else None
 
     def __enter__(self) -> "GridProgress":
@@ -56,7 +63,8 @@ class GridProgress:
             self._left.pop(news.unit.path, None)
         done = len(self._units) - len(self._left)
         if self._bar is not None:
-            self._bar.update(self._task, completed=done, description=f"Runs{self._rest()}; {self._current()}")
+            description = one_line(f"Runs{self._rest()}; {self._current()}")
+            self._bar.update(self._task, completed=done, description=description)
         elif news is not None:
             outcome = f"failed, {news.outcome}" if isinstance(news.outcome, str) else "done"
             self._say(f"{news.unit.name}: {outcome} ({done} of {len(self._units)}{self._rest()})")
@@ -65,8 +73,7 @@ class GridProgress:
 
     def _say(self, line: str) -> None:
         self._told = monotonic()
-        sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
+        say(line)
 
     def _rest(self) -> str:
         seconds = self._forecast.total(list(self._left.values()), workers=self._crew.size)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from steelyard.cli.command import Command, say
+from steelyard.cli.command import Command
 from steelyard.errors import UserError
 
 if TYPE_CHECKING:
@@ -65,10 +65,6 @@ class Predict(Command):
         network = Network(run=self.run_directory, model=self.model)
         scans = find_scans(sources, contrast=self.contrast)
         seen: list[Outcome] = []
-        try:
-            outcomes = predict(network, scans, out, options=options, workers=self.workers)
-            track(watch(outcomes, seen), total=len(scans), title="Predicting")
-        except KeyboardInterrupt:
-            say("stopped; the same command goes on from here.")
-            return 130
+        outcomes = predict(network, scans, out, options=options, workers=self.workers)
+        track(watch(outcomes, seen), total=len(scans), title="Predicting")
         return sum_up(seen, out, ready=f"of {len(scans)} scans are done")

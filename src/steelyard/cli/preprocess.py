@@ -76,11 +76,7 @@ class Preprocess(Command):
         seen: list[Outcome] = []
         total = len(dataset.subjects) + len(dataset.faults)
         outcomes = preprocess(dataset, self.out, settings=settings, workers=self.workers)
-        try:
-            track(watch(outcomes, seen), total=total, title="Preprocessing")
-        except KeyboardInterrupt:
-            say("stopped; the same command goes on from here.")
-            return 130
+        track(watch(outcomes, seen), total=total, title="Preprocessing")
         return sum_up(seen, self.out, ready=f"of {total} subjects are ready", known=known)
 
     def _read(self) -> "Dataset":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from steelyard.cli.command import Command, say
+from steelyard.cli.command import Command, plain, say
 from steelyard.cli.train import Train
 from steelyard.errors import UserError
 
@@ -65,7 +65,7 @@ def _show(profile: "EpochProfile") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"One epoch of {profile.method}: {profile.steps} steps, {profile.total:.2f} s")
+    table = Table(title=plain(f"One epoch of {profile.method}: {profile.steps} steps, {profile.total:.2f} s"))
     for column in ("part", "seconds", "ms a step", "share"):
         table.add_column(column, justify="left" if column == "part" else "right")
     for part, seconds in profile.seconds.items():

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from steelyard.cli.command import say
+from steelyard.cli.command import plain, say
 
 if TYPE_CHECKING:
     from steelyard.imaging.workers import Outcome
@@ -84,7 +84,7 @@ def track(names: Iterable[str], *, total: int, title: str, console: Console | No
 def _bar(names: Iterable[str], total: int, title: str, console: Console) -> None:
     estimate = Estimate(total)
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
@@ -104,7 +104,7 @@ def _lines(names: Iterable[str], total: int, title: str, console: Console) -> No
         estimate.finish(name)
         left = estimate.left()
         rest = "" if left is None else f", about {left:.0f} s left"
-        console.print(f"{title}: {name} ({done} of {total}{rest})", soft_wrap=True, highlight=False)
+        console.print(plain(f"{title}: {name} ({done} of {total}{rest})"), soft_wrap=True)
 
 
 def watch(outcomes: "Iterable[Outcome]", seen: "list[Outcome]") -> Iterator[str]:

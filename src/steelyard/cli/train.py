@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from steelyard.children import blocked_signals
 from steelyard.cli.command import Command, say
 from steelyard.errors import UserError
 
@@ -66,11 +67,7 @@ class Train(Command):
         """Read, split, train, say where the result is."""
         assignment = self.assign()
         say(_announce(assignment))
-        try:
-            self._train(assignment)
-        except KeyboardInterrupt:
-            say("stopped; the same command goes on from here.")
-            return 130
+        self._train(assignment)
         say(f"{self.run_directory} is trained; steelyard evaluate {self.run_directory} {self.data} judges it")
         return 0
 
@@ -97,7 +94,8 @@ class Train(Command):
         fabric = _fabric(self.accelerator, self.devices)
         watch = _Watch(assignment.config.epochs, self.run_directory / "tensorboard" if self.tensorboard else None)
         if self.devices > 1:
-            train_in_processes(assignment, fabric, watch)
+            with blocked_signals():
+                train_in_processes(assignment, fabric, watch)
         else:
             watch(train(assignment, fabric))
 

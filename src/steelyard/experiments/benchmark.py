@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import torch
 
+from steelyard.children import end_with_parent, starting_children
 from steelyard.experiments import training_steps
 from steelyard.experiments.benchmark_tasks import Step
 from steelyard.experiments.training_steps import Case, make_step
@@ -141,8 +142,10 @@ def _peak_memories(cases: list[Case]) -> dict[Case, float]:
         context = multiprocessing.get_context("forkserver")
         # Imported once for all: torch, and what an optimizer imports when it is made.
         context.set_forkserver_preload([training_steps.__name__, "torch._dynamo"])
-        with ProcessPoolExecutor(2, mp_context=context, max_tasks_per_child=1) as pool:
-            return dict(zip(cases, pool.map(_added_memory, cases), strict=True))
+        with ProcessPoolExecutor(2, context, initializer=end_with_parent, max_tasks_per_child=1) as pool:
+            with starting_children():
+                memories = pool.map(_added_memory, cases)
+            return dict(zip(cases, memories, strict=True))
     finally:
         del os.environ["MALLOC_MMAP_THRESHOLD_"]
         if found is not None:

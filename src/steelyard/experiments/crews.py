@@ -2,23 +2,28 @@
 
 import multiprocessing
 import os
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import chdir
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from steelyard.errors import UserError
+from steelyard.children import starting_children
+from steelyard.errors import UserError, one_line
 from steelyard.experiments.devices import environment_of, gpus_of_a_run, runs_at_a_time
 from steelyard.experiments.units import Timing, Unit, do_unit
-from steelyard.imaging.workers import one_line, start_worker
+from steelyard.imaging.workers import check_workers, start_worker
 from steelyard.imaging.writing import InUseError, reason
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""With 0, every part of a cluster listens on 127.0.0.1 only, as by default on Windows and macOS (seen in Ray 2.60)."""
 _GRACE = 30.0  # seconds that a process of an experiment that was killed may take to let go of a run
 _KILLED = "its process was killed, perhaps for want of memory."
 
@@ -97,8 +102,7 @@ class LocalCrew(Crew):
 
     def __init__(self, workers: int, *, threads: int = 1, accelerator: str = "cpu") -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        if workers < 1:
-            raise UserError(f"workers must be at least 1; got {workers}.")
+        check_workers(workers)
         if workers > 1 and workers * threads > cores:
             raise UserError(
                 f"{workers} workers of {threads} threads need {workers * threads} cores; there are {cores}."
@@ -134,9 +138,9 @@ class LocalCrew(Crew):
         slot = next(place for place in range(len(taken) + 1) if place not in taken)
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs, os.getpid(), self._threads), daemon=True)
+        process = context.Process(target=_serve, args=(theirs, self._threads), daemon=True)
         cores = dict.fromkeys(_THREADS, str(self._threads))
-        with _environment_of_children(cores | environment_of(slot, self._accelerator)):
+        with starting_children(cores | environment_of(slot, self._accelerator)):
             process.start()
         theirs.close()
         return _Worker(process, ours, slot)
@@ -164,30 +168,51 @@ class LocalCrew(Crew):
             worker.process.join()
 
 
-@contextmanager
-def _environment_of_children(settings: Mapping[str, str]) -> Iterator[None]:
-    """Have processes that are started now find some variables set, before they import anything."""
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-def _serve(connection: Connection, parent: int, threads: int) -> None:
+def _serve(connection: Connection, threads: int) -> None:
     """Do runs until nobody asks for any."""
-    start_worker(threads, parent)
+    start_worker(threads)
     while True:
         try:
             unit = connection.recv()
         except EOFError:
             return
         connection.send(attempt(unit))
+
+
+def _joined(address: str, settings: Mapping[str, Any]) -> Any:
+    """Return Ray, connected to a cluster.
+
+    Raises:
+        UserError: Ray is not installed or the cluster cannot be reached.
+    """
+    if address == "local":
+        os.environ[_LOOPBACK] = "0"  # Ray reads it when it is imported
+    try:
+        ray = import_module("ray")
+    except ImportError:
+        raise UserError("--ray needs the package ray: pip install 'steelyard[ray]'.") from None
+    try:
+        with chdir(_root()):  # Ray has its workers import from the current folder first
+            ray.init(address=address, log_to_driver=False, logging_level="error", **settings)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise UserError(f"--ray {address}: {one_line(str(error))[:200]}") from error
+    return ray
+
+
+def _own_cluster(workers: int | None, threads: int) -> dict[str, Any]:
+    """Return the settings of a cluster that is started here: no web page, and as many cores as workers need."""
+    settings: dict[str, Any] = {
+        "include_dashboard": False,
+        "_system_config": {"worker_niceness": 0},  # or workers would give way to every other process of the machine
+    }
+    if workers is not None:
+        settings["num_cpus"] = workers * threads
+    return settings
+
+
+def _root() -> Path:
+    """Return a folder that only the administrator of the machine can put a module into."""
+    return Path(Path(sys.executable).anchor)
 
 
 class RayCrew(Crew):
@@ -204,18 +229,9 @@ class RayCrew(Crew):
     """
 
     def __init__(self, address: str, *, workers: int | None = None, threads: int = 1, accelerator: str = "cpu") -> None:
-        try:
-            ray: Any = import_module("ray")
-        except ImportError:
-            raise UserError("--ray needs the package ray: pip install 'steelyard[ray]'.") from None
-        started: dict[str, Any] = {}
-        if address == "local":  # whose workers would give way to every other process of the machine
-            started["_system_config"] = {"worker_niceness": 0}
-            started |= {"num_cpus": workers * threads} if workers else {}
-        try:
-            ray.init(address=address, include_dashboard=None, log_to_driver=False, logging_level="error", **started)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise UserError(f"--ray {address}: {one_line(str(error))[:200]}") from error
+        if workers is not None and address == "local":
+            check_workers(workers)
+        ray = _joined(address, _own_cluster(workers, threads) if address == "local" else {})
         self._ray = ray
         self._limit, self._threads = workers, threads
         self._gpus = gpus_of_a_run(accelerator, ray.cluster_resources())

@@ -1,16 +1,12 @@
 """Work on many things: in parallel, one thing's failure no other's, nothing left running by a run that is stopped."""
 
-import ctypes
 import logging
 import multiprocessing
 import os
-import signal
-import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
@@ -18,10 +14,12 @@ from typing import Literal, Protocol, TypeVar
 import SimpleITK as sitk
 import torch
 
+from steelyard.children import end_with_parent, starting_children
 from steelyard.errors import UserError
+from steelyard.errors import one_line as one_line
 from steelyard.imaging.writing import reason
 
-_PR_SET_PDEATHSIG = 1
+_MOST_WORKERS = 16  # whatever the number of cores
 
 
 @dataclass(frozen=True)
@@ -55,26 +53,16 @@ J = TypeVar("J", bound=Job)
 
 
 def check_workers(workers: int) -> None:
-    """Refuse a number of processes that could do nothing.
+    """Refuse a number of processes that could do nothing, or that would bring the machine down.
 
     Raises:
-        UserError: It is below 1.
+        UserError: It is below 1, or above both 16 and the number of cores.
     """
     if workers < 1:
         raise UserError(f"workers must be at least 1; got {workers}.")
-
-
-@contextmanager
-def stopped_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM stop the run as Ctrl-C does."""
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+    most = max(_MOST_WORKERS, os.cpu_count() or 1)
+    if workers > most:
+        raise UserError(f"workers must be at most {most} on this machine; got {workers}.")
 
 
 def run_jobs(work: Callable[[J], Outcome], jobs: Sequence[J], *, workers: int) -> Iterator[Outcome]:
@@ -97,44 +85,45 @@ def run_jobs(work: Callable[[J], Outcome], jobs: Sequence[J], *, workers: int) -
 def _in_parallel(work: Callable[[J], Outcome], jobs: Sequence[J], workers: int) -> Iterator[Outcome]:
     """Run jobs in a pool; those that a dying worker took along are tried again, each alone."""
     orphans: list[J] = []
-    with _pool(workers) as pool:
-        pending: dict[Future[Outcome], J] = {pool.submit(_guarded, work, job): job for job in jobs}
+    with worker_pool(workers) as pool:
+        with starting_children():
+            pending: dict[Future[Outcome], J] = {pool.submit(_guarded, work, job): job for job in jobs}
         for future in as_completed(pending):
             try:
                 yield future.result()
             except BrokenProcessPool:
                 orphans.append(pending[future])
     for job in orphans:
-        with _pool(1) as pool:
+        with worker_pool(1) as pool:
             try:
-                yield pool.submit(_guarded, work, job).result()
+                with starting_children():
+                    future = pool.submit(_guarded, work, job)
+                yield future.result()
             except BrokenProcessPool:
                 yield Outcome(job.key, "failed", f"{job.key}: its process was killed, perhaps for want of memory.")
 
 
 @contextmanager
-def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Keep workers that end with this process; a run that is stopped does not wait for them."""
+def worker_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """Keep workers that end with this process; a run that is stopped does not wait for them.
+
+    Submit work within `starting_children`: that is when a pool starts its processes.
+    """
     threads = max(1, (os.cpu_count() or 1) // workers)
     context = multiprocessing.get_context("spawn")
     others = set(multiprocessing.active_children())
-    with ProcessPoolExecutor(workers, context, initializer=start_worker, initargs=(threads, os.getpid())) as pool:
+    with ProcessPoolExecutor(workers, context, initializer=start_worker, initargs=(threads,)) as pool:
         try:
             yield pool
         except BaseException:
             for worker in set(multiprocessing.active_children()) - others:
-                worker.terminate()
+                worker.kill()
             raise
 
 
-def start_worker(threads: int, parent: int) -> None:
+def start_worker(threads: int) -> None:
     """Leave Ctrl-C to the parent, and end when it is gone, however it went (Linux)."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
+    end_with_parent()
     _quiet(threads)
 
 
@@ -157,13 +146,3 @@ def _guarded(work: Callable[[J], Outcome], job: J) -> Outcome:
     except Exception as error:
         text = f"unexpected {type(error).__name__}: {str(error)[:300]}"
     return Outcome(job.key, "failed", f"{job.key}: {one_line(text)}")
-
-
-def one_line(text: str) -> str:
-    r"""Return a text without line breaks and other control characters, which names of files may hold.
-
-    >>> one_line("a\nb.nii")
-    'a b.nii'
-    """
-    plain = text.encode(errors="replace").decode()  # a name in another encoding holds what UTF-8 cannot
-    return "".join(letter if letter.isprintable() else " " for letter in plain)

@@ -1,10 +1,10 @@
 """A cohort of synthetic subjects as a BIDS dataset on disk."""
 
 import json
-import multiprocessing
 import shutil
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -13,12 +13,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from steelyard.children import starting_children
 from steelyard.errors import UserError
 from steelyard.imaging.phantom import sidecars
 from steelyard.imaging.phantom.rigid import itk_text
 from steelyard.imaging.phantom.scanner import Scanner, scanner_named
 from steelyard.imaging.phantom.storage import write_fixed_point, write_json, write_nifti, write_text
 from steelyard.imaging.phantom.subject import Subject, simulate, traits_of
+from steelyard.imaging.workers import check_workers, worker_pool
 
 TRUTH = Path("derivatives", "truth")
 _UNFINISHED = ".unfinished-phantom.json"
@@ -42,7 +44,8 @@ class Cohort:
     workers: int = 1
 
     def __post_init__(self) -> None:
-        for name, least in (("subjects", 1), ("seed", 0), ("workers", 1)):
+        check_workers(self.workers)
+        for name, least in (("subjects", 1), ("seed", 0)):
             if getattr(self, name) < least:
                 raise UserError(f"{name} must be at least {least}; got {getattr(self, name)}.")
         scanner_named(self.scanner)
@@ -76,14 +79,14 @@ def write_cohort(out: Path, cohort: Cohort) -> Iterator[str]:
 
 
 def _write_in_parallel(out: Path, cohort: Cohort, numbers: list[int]) -> Iterator[str]:
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(cohort.workers, len(numbers)), context) as pool:
-        jobs = [pool.submit(_write_subject, out, cohort, number) for number in numbers]
-        try:
-            for job in as_completed(jobs):
+    with worker_pool(min(cohort.workers, len(numbers))) as pool:
+        with starting_children():
+            jobs = [pool.submit(_write_subject, out, cohort, number) for number in numbers]
+        for job in as_completed(jobs):
+            try:
                 yield job.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+            except BrokenProcessPool as error:
+                raise UserError(f"{out}: a process was killed, perhaps for want of memory.") from error
 
 
 def _claim(out: Path, cohort: Cohort) -> None:

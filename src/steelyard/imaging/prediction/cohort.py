@@ -17,7 +17,7 @@ from steelyard.imaging.prediction.scans import Scan
 from steelyard.imaging.prediction.table import Row, write_table
 from steelyard.imaging.prediction.weights import Model, load_model
 from steelyard.imaging.provenance import digest, versions
-from steelyard.imaging.workers import Outcome, check_workers, one_line, run_jobs, stopped_by_sigterm
+from steelyard.imaging.workers import Outcome, check_workers, one_line, run_jobs
 from steelyard.imaging.writing import reason, write_text
 
 
@@ -61,7 +61,7 @@ def predict(
     check_workers(workers)
     _loaded.cache_clear()
     _loaded(network)
-    with claim(out, outputs.KIND, sources=[network.run, *(scan.path for scan in scans)]), stopped_by_sigterm():
+    with claim(out, outputs.KIND, sources=[network.run, *(scan.path for scan in scans)]):
         try:
             outputs.sweep(out)
         except OSError as error:

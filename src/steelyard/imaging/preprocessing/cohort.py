@@ -17,7 +17,7 @@ from steelyard.imaging.preprocessing.page import Entry, render_page
 from steelyard.imaging.preprocessing.pipeline import prepare
 from steelyard.imaging.preprocessing.settings import Settings
 from steelyard.imaging.provenance import versions
-from steelyard.imaging.workers import Outcome, check_workers, run_jobs, stopped_by_sigterm
+from steelyard.imaging.workers import Outcome, check_workers, run_jobs
 from steelyard.imaging.writing import write_text
 
 
@@ -44,7 +44,7 @@ def preprocess(dataset: Dataset, out: Path, *, settings: Settings, workers: int 
         UserError: The output folder cannot be used.
     """
     check_workers(workers)
-    with claim(out, outputs.KIND, sources=[dataset.root], links={"raw": dataset.root}), stopped_by_sigterm():
+    with claim(out, outputs.KIND, sources=[dataset.root], links={"raw": dataset.root}):
         yield from _preprocess(dataset, out, settings, workers)
 
 

@@ -10,6 +10,7 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.multiprocessing.spawn import ProcessRaisedException
 
+from steelyard.children import end_with_parent, safe_environment
 from steelyard.errors import UserError
 from steelyard.imaging.segmentation.config import TrainingConfig
 from steelyard.imaging.segmentation.data import LabelledSlices
@@ -76,7 +77,8 @@ def train_in_processes(assignment: Assignment, fabric: Fabric, watch: Watch) -> 
             return
         run.trained_on(describe_accelerator(fabric.device, devices=assignment.config.devices))
         try:
-            fabric.launch(partial(_work, assignment=assignment, watch=watch))
+            with safe_environment():
+                fabric.launch(partial(_work, assignment=assignment, watch=watch))
         except ProcessRaisedException as error:
             mark = f"{UserError.__module__}.{UserError.__qualname__}: "
             said = [line for line in str(error).splitlines() if line.startswith(mark)]
@@ -94,6 +96,7 @@ def _check_share(config: TrainingConfig) -> None:
 
 
 def _work(fabric: Fabric, assignment: Assignment, watch: Watch) -> None:
+    end_with_parent()
     epochs = _epochs(assignment, fabric)
     if fabric.is_global_zero:
         watch(epochs)

@@ -57,6 +57,6 @@ def _imported(model: str) -> Callable[..., Any]:
     try:
         return getattr(import_module(place), name)  # type: ignore[no-any-return]
     except ImportError as error:
-        raise UserError(f"model {model}: {place} cannot be imported, {error}.") from error
+        raise UserError(f"model {model}: {place} cannot be imported, {error}; is its folder in PYTHONPATH?") from error
     except AttributeError:
         raise UserError(f"model {model}: {place} has no {name}.") from None

@@ -1,0 +1,34 @@
+"""Where modules are imported from: never the current folder, unless the user names it."""
+
+import os
+import sys
+from pathlib import Path
+
+
+def leave_out_current_folder() -> None:
+    """Import nothing from the current folder, in this process and in every child, unless `PYTHONPATH` names it.
+
+    `python -m` puts the current folder before the standard library. So does `python -c`, as which multiprocessing
+    starts workers. A file `pickle.py` in a folder that somebody sent would then run. The empty entry that
+    `PYTHONPATH=$PYTHONPATH:folder` often leaves also means the current folder; it is dropped.
+    """
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        here = Path.cwd().resolve()
+    except FileNotFoundError:  # it was deleted; nothing can be imported from it
+        return
+    folders = [Path(folder).absolute() for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    os.environ.pop("PYTHONPATH", None)
+    if folders:  # absolute, because children may work in another folder
+        os.environ["PYTHONPATH"] = os.pathsep.join(map(str, folders))
+    if here in [folder.resolve() for folder in folders]:
+        return
+    before, after = _around_standard_library(sys.path)
+    sys.path[:] = [folder for folder in before if Path(folder).resolve() != here] + after
+
+
+def _around_standard_library(folders: list[str]) -> tuple[list[str], list[str]]:
+    """Split an import path: what was put before the standard library, and what installed packages come from."""
+    library = str(Path(os.__file__).parent)
+    first = folders.index(library) if library in folders else len(folders)
+    return folders[:first], folders[first:]
