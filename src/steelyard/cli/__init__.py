@@ -1,5 +1,6 @@
 """The command line: one dataclass per subcommand, each with a `run()`."""
 
+import logging
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from steelyard.cli.preprocess import Preprocess
 from steelyard.cli.profile import Profile
 from steelyard.cli.report import Report
 from steelyard.cli.train import Train
-from steelyard.errors import UserError
+from steelyard.errors import UserError, one_line
 from steelyard.stopping import message
 
 COMMANDS: dict[str, Callable[..., Command]] = {
@@ -39,11 +40,18 @@ COMMANDS: dict[str, Callable[..., Command]] = {
 }
 
 
+class _OneLine(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return one_line(super().format(record))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code: 0, or 2 with one line on stderr for a user's mistake.
 
     Where a signal raises `KeyboardInterrupt`, as in Python by default, it is one line and 130.
     """
+    if logging.lastResort is not None:  # what libraries and ours log without a handler goes to stderr
+        logging.lastResort.setFormatter(_OneLine())
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given == ["--version"]:
         sys.stdout.write(f"steelyard {__version__}\n")

@@ -142,9 +142,10 @@ def _peak_memories(cases: list[Case]) -> dict[Case, float]:
         context = multiprocessing.get_context("forkserver")
         # Imported once for all: torch, and what an optimizer imports when it is made.
         context.set_forkserver_preload([training_steps.__name__, "torch._dynamo"])
-        with ProcessPoolExecutor(2, context, initializer=end_with_parent, max_tasks_per_child=1) as pool:
-            with starting_children():
-                memories = pool.map(_added_memory, cases)
+        with starting_children():
+            pool = ProcessPoolExecutor(2, context, initializer=end_with_parent, max_tasks_per_child=1)
+            memories = pool.map(_added_memory, cases)
+        with pool:
             return dict(zip(cases, memories, strict=True))
     finally:
         del os.environ["MALLOC_MMAP_THRESHOLD_"]

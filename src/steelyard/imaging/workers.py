@@ -112,7 +112,9 @@ def worker_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     threads = max(1, (os.cpu_count() or 1) // workers)
     context = multiprocessing.get_context("spawn")
     others = set(multiprocessing.active_children())
-    with ProcessPoolExecutor(workers, context, initializer=start_worker, initargs=(threads,)) as pool:
+    with starting_children():  # the semaphores of a pool have a process of their own
+        pool = ProcessPoolExecutor(workers, context, initializer=start_worker, initargs=(threads,))
+    with pool:
         try:
             yield pool
         except BaseException:

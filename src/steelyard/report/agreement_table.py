@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
+from steelyard.errors import one_line
 from steelyard.report.agreement import Row
 from steelyard.report.kinds import column_suffixes
 
@@ -41,7 +42,7 @@ def _table(rows: Sequence[Mapping[str, object]]) -> str:
         cells = [_cell(row, name, form) for name, (_, form) in columns.items()]
         time = "–" if _unknown(row["time_ratio"]) else f"{row['time_ratio']:.2f}×"
         lines.append(f"| {row['method']} | {' | '.join(cells)} | {time} |")
-    return "\n".join([*lines, "", _basis(rows), ""])
+    return "\n".join([*map(one_line, lines), "", _basis(rows), ""])
 
 
 _ENDS = ("_low", "_high")

@@ -16,6 +16,9 @@ Schedule = Literal["plateau", "one-cycle"]
 Rule = Literal["sgd", "adamw"]
 T = TypeVar("T")
 
+MOST_THREADS = 256
+"""The most threads or processes of a run, whatever the machine: torch crashes with tens of thousands."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
@@ -44,8 +47,8 @@ class TrainingConfig:
         patience: See `schedule`.
         stop_after: See `schedule`.
         seed: Settles initial weights, the order of the data and its changes.
-        threads: Of the CPU; results are the same to the bit for the same number only.
-        devices: How many processes share every batch; soft Dice is then of each share.
+        threads: Of the CPU, at most 256; results are the same to the bit for the same number only.
+        devices: How many processes share every batch, at most 256; soft Dice is then of each share.
         domains: What the network must serve.
     """
 
@@ -86,6 +89,9 @@ class TrainingConfig:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 100_000:
                 raise UserError(f"{name} must be a whole number of at least 1; got {value!r}.")
+        for name in ("threads", "devices"):
+            if getattr(self, name) > MOST_THREADS:
+                raise UserError(f"{name} must be at most {MOST_THREADS}; got {getattr(self, name)}.")
         for name, lowest in (("learning_rate", 0.0), ("momentum", 0.0), ("weight_decay", 0.0), ("prior", 1.0)):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not lowest <= value < float("inf"):
