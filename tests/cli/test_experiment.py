@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import heads
+import processes
 from steelyard.cli import main
 
 NARROW = ("--methods", "F50-T50", "Ours-C-25", "--availability", "2F", "--turns", "0", "1")
@@ -93,11 +94,12 @@ def test_methods_are_paired(undisturbed):
 @pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.mark.slow)])
 def test_killed_again_and_again_it_comes_to_the_same_bytes(kills, cohort, undisturbed, tmp_path):
     out = tmp_path / "killed"
-    command = [sys.executable, "-m", "steelyard", *experiment(cohort, out, "--workers", "2")]
+    folder = processes.plant(tmp_path / "folder", tmp_path / "mark")
+    command = [Path(sys.executable).with_name("steelyard"), *experiment(cohort, out, "--workers", "2")]
     chance = random.Random(0)
     for kill in range(kills):
         before = stamps(out)
-        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        with subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL) as process:
             while process.poll() is None and stamps(out) == before:
                 time.sleep(0.005)
             time.sleep(chance.random() * 0.3)
@@ -107,10 +109,11 @@ def test_killed_again_and_again_it_comes_to_the_same_bytes(kills, cohort, undist
                 time.sleep(0.3)
             process.kill()
         assert process.returncode == -signal.SIGKILL
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert_same_bytes(out, undisturbed)
     assert not (out / "failures.csv").exists()
+    assert not (tmp_path / "mark").exists()
 
 
 @pytest.mark.slow
@@ -289,7 +292,18 @@ def test_somebody_elses_folder_is_left_alone(cohort, tmp_path, capsys):
 
 def test_a_ray_cluster_comes_to_the_same_bytes(cohort, undisturbed, tmp_path):
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "steelyard", *experiment(cohort, out, "--ray", "local", "--workers", "2")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    folder = processes.plant(tmp_path / "folder", tmp_path / "mark")
+    command = [Path(sys.executable).with_name("steelyard")]
+    command += experiment(cohort, out, "--ray", "local", "--workers", "2")
+    exposed, ports = [], 0
+    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None:
+            addresses, number = processes.open_ports([process.pid, *processes.descendants(process.pid)])
+            exposed += addresses
+            ports = max(ports, number)
+            time.sleep(0.1)
+        assert process.returncode == 0, process.stderr.read()
+    assert not exposed
+    assert ports >= 5  # of the driver, its two workers, and two parts of Ray at least
+    assert not (tmp_path / "mark").exists()
     assert_same_bytes(out, undisturbed)

@@ -16,7 +16,9 @@ def test_a_full_folder_is_one_line_and_exit_code_two(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
-@pytest.mark.parametrize("wrong", [["--subjects", "0"], ["--seed", "-1"], ["--scanner", "9t"], ["--workers", "0"]])
+@pytest.mark.parametrize(
+    "wrong", [["--subjects", "0"], ["--seed", "-1"], ["--scanner", "9t"], ["--workers", "0"], ["--workers", "9999"]]
+)
 def test_impossible_arguments_write_nothing(tmp_path, capsys, wrong):
     out = tmp_path / "out"
     assert main(["phantom", str(out), *wrong]) == 2

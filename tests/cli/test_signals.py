@@ -7,18 +7,9 @@ import time
 
 import pytest
 
-import heads
 import processes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-
-
-@pytest.fixture(scope="module")
-def cohort(tmp_path_factory):
-    root = tmp_path_factory.mktemp("cohort")
-    for number in range(5):
-        heads.write_subject(root, f"{number}", seed=number)
-    return root
 
 
 def start(command, cwd):
@@ -57,7 +48,7 @@ def assert_stopped(process, number):
     assert not [line for line in before if "rror" in line]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_during_the_imports_a_command_ends_with_one_line(number, tmp_path):
     chance = random.Random(int(number))
     process = start(["phantom", tmp_path / "out", "--subjects", "1"], tmp_path)
@@ -107,7 +98,7 @@ COMMANDS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_ends_with_one_line_and_all_its_processes(name, number, cohort, run_folder, tmp_path):
     chance = random.Random(f"{name} {number}")

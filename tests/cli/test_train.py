@@ -5,10 +5,12 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 import heads
+import processes
 from steelyard.cli import main
 
 
@@ -99,9 +101,12 @@ def test_a_subject_that_was_trained_on_is_known_under_another_name(cohort, tmp_p
 
 def test_two_processes_share_every_batch(cohort, tmp_path):
     run = tmp_path / "run"
-    command = [sys.executable, "-m", "steelyard", *smoke(cohort, run, "--devices", "2", "--method", "Ours-C-25")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    folder = processes.plant(tmp_path / "folder", tmp_path / "mark")
+    command = [Path(sys.executable).with_name("steelyard")]
+    command += smoke(cohort, run, "--devices", "2", "--method", "Ours-C-25")
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "mark").exists()  # of a module in the current folder
     assert main(smoke(cohort, tmp_path / "one", "--method", "Ours-C-25")) == 0
     shared, alone = (rows(folder / "steps.csv") for folder in (run, tmp_path / "one"))
     assert len(shared) == len(alone)
@@ -124,6 +129,9 @@ def test_two_processes_share_every_batch(cohort, tmp_path):
         (["--set", "learning_rate=fast"], "learning_rate must be a number"),
         (["--model", "nothing:here"], "nothing cannot be imported"),
         (["--devices", "0"], "devices must be a whole number of at least 1"),
+        (["--devices", "99999"], "devices must be at most 256; got 99999"),
+        (["--threads", "99999"], "threads must be at most 256; got 99999"),
+        (["--set", "threads=257"], "threads must be at most 256; got 257"),
         (["--method", "equal", "--set", 'domains=["flair","t2"]'], "no subject has both a t2 scan and a lesion mask"),
     ],
 )

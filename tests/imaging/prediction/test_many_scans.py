@@ -182,6 +182,8 @@ def test_a_wrong_folder_or_run_is_refused_before_anything_is_written(network, pa
         statuses(Network(run=tmp_path / "none"), pair, tmp_path / "out")
     with pytest.raises(UserError, match="workers must be at least 1"):
         statuses(network, pair, tmp_path / "out", workers=0)
+    with pytest.raises(UserError, match="workers must be at most"):
+        statuses(network, pair, tmp_path / "out", workers=99999)
     assert not (tmp_path / "out").exists()
     assert [path.name for path in foreign.iterdir()] == ["thesis.txt"]
 

@@ -253,8 +253,8 @@ def test_workers_end_with_their_parent(tmp_path, how):
     process.send_signal(how)
     said = process.communicate(timeout=10)[1]
     if how == signal.SIGTERM:
-        assert process.returncode == 130
-        assert said.endswith("stopped; the same command goes on from here.\n")
+        assert process.returncode == 143
+        assert said.endswith("stopped by SIGTERM; run the same command again to finish.\n")
     deadline = time.monotonic() + 5
     while alive := [pid for pid in workers if running(pid)]:
         assert time.monotonic() < deadline, alive
