@@ -1,0 +1,105 @@
+import io
+import logging
+import signal
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from steelyard import cli
+from steelyard.cli import evaluate, grid_progress, main
+from steelyard.cli.command import plain, say
+from steelyard.cli.progress import sum_up, track
+from steelyard.errors import UserError
+from steelyard.imaging.workers import Outcome
+from steelyard.report.agreement_table import as_markdown
+
+NAME = "sub-1\nfailed: [bold]all[/bold]\x1b]0;title\x07\x1b[2J\u202e\r\x9b31m"
+
+
+def is_clean(text, lines):
+    """Whether a text has so many lines of printable characters."""
+    return text.count("\n") == lines and all(line.isprintable() for line in text.split("\n"))
+
+
+def test_a_name_cannot_break_the_line_or_steer_the_terminal(capsys, tmp_path):
+    say(f"failed: {NAME}")
+    sum_up([Outcome(NAME, "failed", NAME)], tmp_path, ready="of 1 scans are done")
+    assert is_clean(capsys.readouterr().err, 3)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_progress_shows_names_as_they_are(terminal):
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=terminal, color_system=None, width=200)
+    track(iter([NAME]), total=1, title="Predicting", console=console)
+    assert "\x1b]0;" not in out.getvalue()
+    assert "\x9b" not in out.getvalue()
+    if not terminal:
+        assert is_clean(out.getvalue(), 1)
+        assert "[bold]all[/bold]" in out.getvalue()
+
+
+def test_a_grid_shows_names_as_they_are(capsys, tmp_path):
+    (tmp_path / "epochs.csv").write_text('epoch,"loss_[bold]\x1b[2J"\n0,0.5\n')
+    unit = SimpleNamespace(path=tmp_path, name=NAME, done=False)
+    crew = SimpleNamespace(size=1, busy=[unit])
+    progress = grid_progress.GridProgress([unit], SimpleNamespace(total=lambda *_, **__: 1.0), crew)
+    progress.show(SimpleNamespace(unit=unit, outcome=NAME))
+    progress._told = float("-inf")
+    progress.show(None)
+    assert is_clean(capsys.readouterr().err, 2)
+
+
+def test_a_grid_on_a_terminal_shows_names_as_they_are(monkeypatch, tmp_path):
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, color_system=None, width=300)
+    monkeypatch.setattr(grid_progress, "Console", lambda **_: console)
+    (tmp_path / "epochs.csv").write_text("epoch,loss_[bold]t1[/]\n0,0.5\n")
+    unit = SimpleNamespace(path=tmp_path, name=NAME, done=False)
+    forecast, crew = SimpleNamespace(total=lambda *_, **__: 1.0), SimpleNamespace(size=1, busy=[unit])
+    with grid_progress.GridProgress([unit], forecast, crew) as progress:
+        progress.show(None)
+    assert "\x1b]0;" not in out.getvalue()
+    assert "[bold]t1[/]" in out.getvalue()
+
+
+def test_tables_show_names_as_they_are(capsys, monkeypatch):
+    numbers = {name: 0.5 for name, _, _ in evaluate._SHOWN}
+    monkeypatch.setattr(
+        "steelyard.imaging.segmentation.evaluation.summarise",
+        lambda _: [{"domain": "[bold]t1\x1b[2J", "subjects": 1} | numbers],
+    )
+    evaluate._show([])
+    shown = capsys.readouterr().out
+    assert "[bold]t1" in shown
+    assert "\x1b" not in shown
+    assert plain(NAME).plain.isprintable()
+
+
+def test_an_error_and_what_is_logged_are_one_line(capsys, monkeypatch):
+    def fail(*_, **__):
+        logging.getLogger("steelyard.somewhere").warning(NAME)
+        raise UserError(f"{NAME}: no such file.")
+
+    monkeypatch.setattr(logging.getLogger("steelyard.somewhere"), "propagate", False)  # pytest listens above
+    monkeypatch.setattr(cli.tyro.extras, "subcommand_cli_from_dict", lambda *_, **__: SimpleNamespace(run=fail))
+    assert main(["report"]) == 2
+    assert is_clean(capsys.readouterr().err, 2)
+
+
+def test_an_interrupt_in_python_is_one_line(capsys, monkeypatch):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.tyro.extras, "subcommand_cli_from_dict", lambda *_, **__: SimpleNamespace(run=interrupt))
+    assert main(["report"]) == 128 + signal.SIGINT
+    assert capsys.readouterr().err == "steelyard: stopped by SIGINT; run the same command again to finish.\n"
+
+
+def test_a_markdown_table_keeps_its_rows():
+    counts = dict.fromkeys(("traced", "to_the_bit", "steps", "pairs", "subjects"), 1)
+    names = ("share", "kappa", "held", "correlation", "curve_correlation", "curve_difference", "time_ratio")
+    row = {"model": NAME, "availability": "all", "exact": NAME, "method": NAME} | dict.fromkeys(names) | counts
+    table = as_markdown([row])
+    assert all(line.isprintable() for line in table.split("\n"))
