@@ -1,9 +1,11 @@
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -12,19 +14,24 @@ import processes
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
-def start(command, cwd):
-    """Start a command in a session of its own, as a terminal would."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    whole = [sys.executable, "-m", "steelyard", *map(str, command)]
-    return subprocess.Popen(
-        whole,
-        cwd=cwd,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+@pytest.fixture
+def start(tmp_path):
+    """Start a command in a session of its own, as a terminal would; whatever outlives its test is killed."""
+    started = []
+
+    def begin(command):
+        whole = [sys.executable, "-m", "steelyard", *map(str, command)]
+        settings = {"cwd": tmp_path, "env": os.environ | {"OMP_NUM_THREADS": "1"}, "start_new_session": True}
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+        started.append(subprocess.Popen(whole, **settings, **quiet))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        for member in {process.pid, *processes.descendants(process.pid), *processes.group(process.pid)}:
+            with suppress(ProcessLookupError):
+                os.kill(member, signal.SIGKILL)
+        process.communicate()
 
 
 def wait_for_workers(process, number):
@@ -49,9 +56,9 @@ def assert_stopped(process, number):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_during_the_imports_a_command_ends_with_one_line(number, tmp_path):
+def test_during_the_imports_a_command_ends_with_one_line(number, start, tmp_path):
     chance = random.Random(int(number))
-    process = start(["phantom", tmp_path / "out", "--subjects", "1"], tmp_path)
+    process = start(["phantom", tmp_path / "out", "--subjects", "1"])
     time.sleep(0.5 + chance.random())
     os.killpg(process.pid, number)
     assert_stopped(process, number)
@@ -59,9 +66,9 @@ def test_during_the_imports_a_command_ends_with_one_line(number, tmp_path):
 
 
 @pytest.mark.parametrize("whole_group", [True, False])
-def test_workers_that_are_starting_end_with_their_command(whole_group, tmp_path):
+def test_workers_that_are_starting_end_with_their_command(whole_group, start, tmp_path):
     number = signal.SIGINT if whole_group else signal.SIGTERM
-    process = start(["phantom", tmp_path / "out", "--subjects", "4", "--workers", "2"], tmp_path)
+    process = start(["phantom", tmp_path / "out", "--subjects", "4", "--workers", "2"])
     wait_for_workers(process, 3)  # two, and the tracker of their semaphores
     children = processes.descendants(process.pid)
     time.sleep(random.Random(0).random())
@@ -70,8 +77,8 @@ def test_workers_that_are_starting_end_with_their_command(whole_group, tmp_path)
     assert_all_gone(process, *children)
 
 
-def test_workers_do_not_outlive_a_command_that_is_killed(tmp_path):
-    process = start(["phantom", tmp_path / "out", "--subjects", "4", "--workers", "2"], tmp_path)
+def test_workers_do_not_outlive_a_command_that_is_killed(start, tmp_path):
+    process = start(["phantom", tmp_path / "out", "--subjects", "4", "--workers", "2"])
     wait_for_workers(process, 3)
     children = processes.descendants(process.pid)
     time.sleep(0.3)
@@ -81,7 +88,6 @@ def test_workers_do_not_outlive_a_command_that_is_killed(tmp_path):
 
 
 COMMANDS = {
-    "agreement": ["agreement", "RUNS", "DATA", "OUT"],
     "benchmark": ["benchmark", "OUT.json"],
     "demo": ["demo", "OUT", "--experiment", "smoke"],
     "evaluate": ["evaluate", "RUN", "DATA"],
@@ -100,12 +106,12 @@ COMMANDS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_ends_with_one_line_and_all_its_processes(name, number, cohort, run_folder, tmp_path):
+def test_every_command_ends_with_one_line_and_all_its_processes(name, number, start, cohort, run_folder, tmp_path):
     chance = random.Random(f"{name} {number}")
-    run = run_folder / "F50-T50" / "fold-0_repeat-0"
-    paths = {"RUNS": run_folder, "RUN": run, "DATA": cohort, "OUT": tmp_path / "out"}
+    run = shutil.copytree(run_folder / "F50-T50" / "fold-0_repeat-0", tmp_path / "run")
+    paths = {"RUN": run, "DATA": cohort, "OUT": tmp_path / "out"}
     paths |= {f"OUT.{kind}": tmp_path / f"out.{kind}" for kind in ("json", "html")}
-    process = start([paths.get(word, word) for word in COMMANDS[name]], tmp_path)
+    process = start([paths.get(word, word) for word in COMMANDS[name]])
     end = time.monotonic() + 1 + 14 * chance.random()
     while process.poll() is None and time.monotonic() < end:
         time.sleep(0.05)
