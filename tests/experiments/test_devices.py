@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from steelyard.errors import UserError
 from steelyard.experiments import crews
 from steelyard.experiments.crews import LocalCrew, RayCrew
 from steelyard.experiments.devices import choose_gpu, environment_of, gpus_of_a_run, runs_at_a_time
@@ -50,6 +51,30 @@ def test_every_worker_starts_with_its_own_gpu_and_a_substitute_with_the_same(mon
     crew.give("second again")
     assert seen == ["0", "1", "0", "1"]
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
+
+
+@pytest.mark.parametrize("address", ["192.0.2.2", "127.0.0.1", "::1"])
+def test_a_cluster_of_ones_own_is_refused_if_it_is_open_to_the_network(monkeypatch, address):
+    calls = []
+    ray = SimpleNamespace(
+        init=lambda **settings: calls.append(settings),
+        shutdown=lambda: calls.append("shutdown"),
+        util=SimpleNamespace(get_node_ip_address=lambda: address),
+        cluster_resources=dict,
+        remote=lambda **_: lambda function: function,
+    )
+    monkeypatch.setattr(crews, "import_module", lambda _: ray)
+    monkeypatch.setenv(crews._LOOPBACK, "1")
+    if address == "192.0.2.2":
+        with pytest.raises(UserError, match="would listen on the network"):
+            RayCrew("local", workers=2)
+        assert calls[-1] == "shutdown"
+    else:
+        RayCrew("local", workers=2)
+        assert calls[-1]["include_dashboard"] is False
+    assert os.environ[crews._LOOPBACK] == "0"
+    with pytest.raises(UserError, match="workers must be at most"):
+        RayCrew("local", workers=5000)
 
 
 @pytest.mark.parametrize(

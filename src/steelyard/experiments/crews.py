@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import chdir
 from dataclasses import dataclass
 from importlib import import_module
+from ipaddress import ip_address
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -196,6 +197,9 @@ def _joined(address: str, settings: Mapping[str, Any]) -> Any:
             ray.init(address=address, log_to_driver=False, logging_level="error", **settings)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise UserError(f"--ray {address}: {one_line(str(error))[:200]}") from error
+    if address == "local" and not ip_address(ray.util.get_node_ip_address()).is_loopback:
+        ray.shutdown()
+        raise UserError(f"--ray local: Ray was imported before {_LOOPBACK}=0 was set, and would listen on the network.")
     return ray
 
 
