@@ -103,11 +103,11 @@ class LocalCrew(Crew):
 
     def __init__(self, workers: int, *, threads: int = 1, accelerator: str = "cpu") -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        check_workers(workers)
         if workers > 1 and workers * threads > cores:
             raise UserError(
                 f"{workers} workers of {threads} threads need {workers * threads} cores; there are {cores}."
             )
+        check_workers(workers)
         self._size, self._threads, self._accelerator = workers, threads, accelerator
         self._workers: list[_Worker] = []
 
