@@ -301,7 +301,7 @@ def test_a_ray_cluster_comes_to_the_same_bytes(cohort, undisturbed, tmp_path):
             addresses, number = processes.open_ports([process.pid, *processes.descendants(process.pid)])
             exposed += addresses
             ports = max(ports, number)
-            time.sleep(0.1)
+            time.sleep(0.5)
         assert process.returncode == 0, process.stderr.read()
     assert not exposed
     assert ports >= 5  # of the driver, its two workers, and two parts of Ray at least
