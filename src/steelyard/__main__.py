@@ -5,6 +5,11 @@ import sys
 from steelyard.import_path import leave_out_current_folder
 from steelyard.stopping import end_on_signals
 
+if "--multiprocessing-fork" in sys.orig_argv:  # a worker imports this module first, seconds before torch
+    from steelyard.children import start_spawned
+
+    start_spawned()
+
 
 def main() -> int:
     """Run the command line, or say what to install where its parts are missing."""

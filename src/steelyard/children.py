@@ -12,6 +12,7 @@ from multiprocessing import resource_tracker
 from steelyard.stopping import SIGNALS, postponed
 
 _PR_SET_PDEATHSIG = 1  # of Linux: the signal that a process gets when its parent ends
+_STARTED_BY = "STEELYARD_STARTED_BY"  # the process that a child belongs to
 _QUIET_TRACKER = "ignore:resource_tracker:UserWarning"  # it cleans up after a killed run, and need not say so
 
 
@@ -38,6 +39,7 @@ def safe_environment(settings: Mapping[str, str] | None = None) -> Iterator[None
     filters = [os.environ.get("PYTHONWARNINGS"), _QUIET_TRACKER]
     variables = {
         "PYTHONSAFEPATH": "1",
+        _STARTED_BY: str(os.getpid()),
         "PYTHONWARNINGS": ",".join(filter(None, filters)),
         **(settings or {}),
     }
@@ -76,8 +78,21 @@ def end_with_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform != "win32":
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    _die_with_parent()
+    if not parent.is_alive():  # it went before anything could be set
+        os._exit(1)
+
+
+def start_spawned() -> None:
+    """End with the parent process from now on: a spawned process calls this before it imports torch."""
+    _die_with_parent()
+    parent = os.environ.pop(_STARTED_BY, None)  # children of its own have another parent
+    if parent is not None and parent != str(os.getppid()):
+        os._exit(1)
+
+
+def _die_with_parent() -> None:
+    """Have Linux kill this process when its parent ends."""
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if not parent.is_alive():  # it went before anything could be set
-        os._exit(1)

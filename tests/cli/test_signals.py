@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +21,7 @@ def start(tmp_path):
     started = []
 
     def begin(command):
-        whole = [sys.executable, "-m", "steelyard", *map(str, command)]
+        whole = [Path(sys.executable).with_name("steelyard"), *map(str, command)]
         settings = {"cwd": tmp_path, "env": os.environ | {"OMP_NUM_THREADS": "1"}, "start_new_session": True}
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
         started.append(subprocess.Popen(whole, **settings, **quiet))
