@@ -98,10 +98,15 @@ class Placement:
 
     def paste(self, planes: Matrix, indices: range, depth: int) -> Matrix:
         """Return planes as voxels on the scan's own grid, zero elsewhere."""
-        back = self.rows_back @ planes.astype(np.float32) @ self.columns_back.T
-        voxels = np.zeros((back.shape[2], back.shape[1], depth), dtype=np.float32)
-        voxels[:, :, indices.start : indices.stop] = np.transpose(back[:, ::-1], (2, 1, 0))
+        back = self.back(planes)
+        voxels = np.zeros((*back.shape[:2], depth), dtype=np.float32)
+        voxels[:, :, indices.start : indices.stop] = back
         return voxels
+
+    def back(self, planes: Matrix) -> Matrix:
+        """Return planes as voxels on the scan's own grid, as deep as there are planes."""
+        back = self.rows_back @ planes.astype(np.float32, copy=False) @ self.columns_back.T
+        return np.transpose(back[:, ::-1], (2, 1, 0))
 
 
 def _is_shape(shape: object) -> bool:

@@ -15,7 +15,7 @@ _FLIP = np.diag([-1.0, -1.0, 1.0, 1.0])  # right-anterior-superior to left-poste
 
 def to_image(volume: Volume) -> sitk.Image:
     """Return a SimpleITK image of the same voxels in the same place; booleans become bytes."""
-    voxels = volume.voxels.astype(np.uint8 if volume.voxels.dtype == bool else np.float32)
+    voxels = volume.voxels.astype(np.uint8 if volume.voxels.dtype == bool else np.float32, copy=False)
     image = sitk.GetImageFromArray(np.ascontiguousarray(voxels.T))
     placed = _FLIP @ volume.affine
     spacing = np.linalg.norm(placed[:3, :3], axis=0)

@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from steelyard.imaging.boxes import box_around
+from steelyard.imaging.distances import near
 from steelyard.imaging.volumes import Volume
 
 _TOUCHING = np.ones((3, 3, 3), dtype=bool)  # voxels that share a face, an edge or a corner: 26 neighbours
@@ -67,16 +69,18 @@ def find_lesions(mask: Volume, *, ventricles: Volume | None, smallest_ml: float 
             smallest volume is negative.
     """
     _check(mask, ventricles, smallest_ml)
-    labels, _ = label_lesions(mask.voxels)
-    sizes = np.bincount(labels.ravel())
+    box = box_around(mask.voxels)
+    labels, count = label_lesions(mask.voxels[box])
+    sizes = np.bincount(labels.ravel(), minlength=count + 1)
     keep = sizes >= smallest_ml / mask.voxel_ml - _ROUNDING
     keep[0] = False  # what is no lesion
-    cleaned = mask.with_voxels(keep[labels])
-    near, far = _split(cleaned, ventricles)
+    cleaned = mask.with_voxels(np.zeros_like(mask.voxels))
+    cleaned.voxels[box] = keep[labels]
+    beside, far = _split(cleaned, ventricles)
     return Lesions(
         mask=cleaned,
         volumes_ml=tuple((np.sort(sizes[keep])[::-1] * mask.voxel_ml).tolist()),
-        periventricular_ml=near,
+        periventricular_ml=beside,
         deep_ml=far,
     )
 
@@ -96,6 +100,5 @@ def _split(mask: Volume, ventricles: Volume | None) -> tuple[float, float]:
     """Return the volumes within and beyond 10 mm of the ventricles."""
     if ventricles is None:
         return math.nan, math.nan
-    distance = ndimage.distance_transform_edt(~ventricles.voxels, sampling=mask.spacing)
-    near = int(np.count_nonzero(distance[mask.voxels] <= _PERIVENTRICULAR_MM))
-    return near * mask.voxel_ml, (int(np.count_nonzero(mask.voxels)) - near) * mask.voxel_ml
+    beside = int(np.count_nonzero(mask.voxels & near(ventricles, _PERIVENTRICULAR_MM)))
+    return beside * mask.voxel_ml, (int(np.count_nonzero(mask.voxels)) - beside) * mask.voxel_ml

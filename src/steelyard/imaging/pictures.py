@@ -3,6 +3,7 @@
 import io
 from typing import Any
 
+import nibabel
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -24,10 +25,13 @@ class Window:
 
     Args:
         brain: Its mask.
+        scan: The scan, on the same grid.
     """
 
-    def __init__(self, brain: Volume) -> None:
-        self.mask = mask = canonical(brain)
+    def __init__(self, brain: Volume, scan: Volume) -> None:
+        mask = canonical(brain)
+        self.scan = scan
+        self.greys = np.percentile(scan.voxels[brain.voxels], [0.5, 99.7])
         self.spacing = mask.spacing
         self.box = tuple(self._span(mask, axis) for axis in (0, 1))
         self.levels = np.flatnonzero(mask.voxels.any(axis=(0, 1)))
@@ -40,7 +44,9 @@ class Window:
 
     def plane(self, volume: Volume, height: int) -> NDArray[Any]:
         """Return one plane, rows from posterior to anterior."""
-        plane: NDArray[Any] = canonical(volume).voxels[self.box[0], self.box[1], height].T
+        turn = nibabel.orientations.io_orientation(volume.affine)
+        upright = nibabel.orientations.apply_orientation(volume.voxels, turn)  # a view: `canonical` would copy it all
+        plane: NDArray[Any] = upright[self.box[0], self.box[1], height].T
         return plane
 
     def show(self, axes: Axes, plane: NDArray[Any], **how: Any) -> None:
@@ -48,10 +54,10 @@ class Window:
         axes.imshow(plane, origin="lower", aspect=self.spacing[1] / self.spacing[0], **how)
         axes.set_axis_off()
 
-    def grey(self, axes: Axes, scan: Volume, height: int) -> None:
-        """Draw a plane of a scan in the greys of its brain."""
-        low, high = np.percentile(canonical(scan).voxels[self.mask.voxels], [0.5, 99.7])
-        self.show(axes, self.plane(scan, height), cmap="gray", vmin=min(0.0, float(low)), vmax=float(high))
+    def grey(self, axes: Axes, height: int) -> None:
+        """Draw a plane of the scan in the greys of its brain."""
+        low, high = self.greys
+        self.show(axes, self.plane(self.scan, height), cmap="gray", vmin=min(0.0, float(low)), vmax=float(high))
 
     def outline(self, axes: Axes, plane: NDArray[Any], *, colour: str) -> None:
         """Draw the outline of a plane of a mask."""

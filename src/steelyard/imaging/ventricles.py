@@ -196,8 +196,11 @@ def _levels(voxels: NDArray[np.floating], inside: Mask, placing: _Placing) -> _L
 
 def _fluidness(voxels: NDArray[np.floating], inside: Mask, levels: _Levels) -> NDArray[np.float32]:
     """Return 0 where there is tissue, 1 where there is fluid, and between the two a share."""
-    share = np.clip((levels.tissue - voxels) / (levels.tissue - levels.fluid), 0, 1)
-    return np.where(inside, share, 0).astype(np.float32)
+    share = levels.tissue - voxels
+    share /= levels.tissue - levels.fluid
+    np.clip(share, 0, 1, out=share)
+    share[~inside] = 0
+    return share.astype(np.float32, copy=False)
 
 
 def _place_by_fluid(placing: _Placing, fluidness: NDArray[np.float32]) -> _Placing | None:

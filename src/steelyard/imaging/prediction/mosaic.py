@@ -4,9 +4,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from scipy import ndimage
 
 from steelyard.imaging.bids import SUFFIX
+from steelyard.imaging.distances import near
 from steelyard.imaging.pictures import FAINT, INK, OUTLINE, PAPER, Window, jpeg
 from steelyard.imaging.prediction.pipeline import Prediction
 from steelyard.imaging.prediction.table import Row
@@ -24,17 +24,17 @@ def draw_mosaic(found: Prediction, row: Row) -> bytes:
 
     The brain's height is cut into as many bands as there are slices; of each the slice with most lesion is shown.
     """
-    window = Window(found.brain)
+    window = Window(found.brain, found.scan)
     panel = _WIDTH / _COLUMNS
     wide, high = ((box.stop - box.start) * edge for box, edge in zip(window.box, window.spacing, strict=False))
     height = _ROWS * panel * min(1.5, high / wide) + _TITLE
     figure = Figure(figsize=(_WIDTH, height), facecolor=PAPER)
     top = 1 - _TITLE / height
     grid = figure.add_gridspec(_ROWS, _COLUMNS, left=0.01, right=0.99, top=top, bottom=0.01, wspace=0.02, hspace=0.02)
-    near = _near(found)
+    beside = _beside(found)
     for number, level in enumerate(_levels(window.levels, found.lesions.mask)):
         axes = figure.add_subplot(grid[number // _COLUMNS, number % _COLUMNS])
-        _panel(axes, window, found, near=near, level=level)
+        _panel(axes, window, found, beside=beside, level=level)
         if not number:
             axes.text(0.98, 0.5, "R", color=FAINT, fontsize=9, ha="right", va="center", transform=axes.transAxes)
     _captions(figure, row, height)
@@ -49,20 +49,19 @@ def _levels(levels: NDArray[np.int64], mask: Volume) -> list[int]:
     return [int(band[area[band].argmax()] if area[band].any() else band[len(band) // 2]) for band in bands]
 
 
-def _near(found: Prediction) -> Volume:
+def _beside(found: Prediction) -> Volume:
     mask = found.lesions.mask
     if found.ventricles is None:
         return mask.with_voxels(np.zeros_like(mask.voxels))
-    distance = ndimage.distance_transform_edt(~found.ventricles.voxels, sampling=mask.spacing)
-    return mask.with_voxels(mask.voxels & (distance <= _NEAR_MM))
+    return mask.with_voxels(mask.voxels & near(found.ventricles, _NEAR_MM))
 
 
-def _panel(axes: Axes, window: Window, found: Prediction, *, near: Volume, level: int) -> None:
-    window.grey(axes, found.scan, level)
+def _panel(axes: Axes, window: Window, found: Prediction, *, beside: Volume, level: int) -> None:
+    window.grey(axes, level)
     window.outline(axes, window.plane(found.brain, level), colour=f"{OUTLINE}66")
-    beside = window.plane(near, level)
-    rest = window.plane(found.lesions.mask, level) & ~beside
-    for plane, colour in ((beside, _NEAR), (rest, _FAR)):
+    close = window.plane(beside, level)
+    rest = window.plane(found.lesions.mask, level) & ~close
+    for plane, colour in ((close, _NEAR), (rest, _FAR)):
         window.outline(axes, plane, colour=colour)
     axes.text(0.02, 0.02, f"slice {level + 1}", color=FAINT, fontsize=8, transform=axes.transAxes)
 

@@ -62,14 +62,16 @@ def predict_scan(path: Path, model: Model, options: Options) -> Prediction:
     # Outside the brain everything is set to zero, whoever found it: the network has seen nothing else.
     settings = Settings(brain="own", bias=options.bias, normalise=options.normalise)
     channel = finish(scan, path, settings, brain=brain, seconds=seconds)
+    corrected, ready = channel.corrected, channel.ready
+    del scan, channel  # with the bias field, gigabytes of a fine scan that nothing needs any more
     with timed(seconds, "segment"):
-        probabilities = segment(model.network, channel.ready, brain, frame=model.frame, shifts=FOUR_TIMES)
+        probabilities = segment(model.network, ready, brain, frame=model.frame, shifts=FOUR_TIMES)
     with timed(seconds, "lesions"):
-        ventricles = find_ventricles(channel.ready, brain)
+        ventricles = find_ventricles(ready, brain)
         mask = brain.with_voxels(lesion_mask(probabilities.voxels, options.threshold))
         lesions = find_lesions(mask, ventricles=ventricles, smallest_ml=options.smallest_ml)
     return Prediction(
-        scan=channel.corrected,
+        scan=corrected,
         brain=brain,
         probabilities=probabilities,
         lesions=lesions,

@@ -4,13 +4,13 @@ import warnings
 from functools import cache
 from typing import Any
 
-import nibabel
 import numpy as np
 
 from steelyard.errors import UserError
-from steelyard.imaging.volumes import Volume
+from steelyard.imaging.volumes import Volume, canonical, turned_back
 
 _BELIEVABLE_ML = (300.0, 2500.0)  # from a small child's brain in part of a field of view to more than anyone's
+_THRESHOLD = 0.5  # deepbet's own
 
 
 class NoBrainError(UserError):
@@ -25,12 +25,14 @@ def extract_brain(scan: Volume) -> Volume:
 
     Reference: Fisch et al., deepbet: fast brain extraction of T1-weighted MRI, 2024.
     """
-    image = nibabel.Nifti1Image(scan.voxels, scan.affine)
+    upright = canonical(scan).voxels.astype(np.float32, copy=False)
+    network = _network()
     try:
-        _, found, _ = _network().run(image)
+        # The steps of deepbet's `run` that lead to the mask; it would also return a stripped copy of the scan.
+        inside = network.postprocess(network.run_model(upright) > _THRESHOLD)
     except (AssertionError, ValueError, RuntimeError) as error:
         raise NoBrainError("no brain was found in it") from error
-    mask = scan.with_voxels(np.asanyarray(found.dataobj) != 0)
+    mask = turned_back(inside, scan)
     volume = float(np.count_nonzero(mask.voxels)) * mask.voxel_ml
     if not _BELIEVABLE_ML[0] <= volume <= _BELIEVABLE_ML[1]:
         raise NoBrainError(f"no brain was found in it (the mask would hold {volume:.0f} ml)")

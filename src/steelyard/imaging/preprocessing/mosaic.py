@@ -20,11 +20,11 @@ def draw_mosaic(done: Prepared, title: str) -> bytes:
     grid = figure.add_gridspec(
         3, 6, left=0.02, right=0.98, top=0.885, bottom=0.065, wspace=0.06, hspace=0.16, height_ratios=(1, 1, 0.95)
     )
-    window = Window(done.brain)
     main = "flair" if "flair" in done.channels else "t1"
+    window = Window(done.brain, done.channels[main].corrected)
     for column, height in enumerate(_heights(window)):
-        _aligned(figure.add_subplot(grid[0, column]), done, window, height=height, main=main)
-        _outlined(figure.add_subplot(grid[1, column]), done, window, height=height, main=main)
+        _aligned(figure.add_subplot(grid[0, column]), done, window, height=height)
+        _outlined(figure.add_subplot(grid[1, column]), done, window, height=height)
     for column, (name, channel) in enumerate(done.channels.items()):
         _field(figure.add_subplot(grid[2, column]), channel, done, window=window, name=name)
     for columns, before in ((slice(2, 4), True), (slice(4, 6), False)):
@@ -37,8 +37,8 @@ def _heights(window: Window) -> list[int]:
     return [int(window.levels[round(share * (len(window.levels) - 1))]) for share in _HEIGHTS]
 
 
-def _aligned(axes: Axes, done: Prepared, window: Window, *, height: int, main: str) -> None:
-    window.grey(axes, done.channels[main].corrected, height)
+def _aligned(axes: Axes, done: Prepared, window: Window, *, height: int) -> None:
+    window.grey(axes, height)
     if len(done.channels) < 2:
         return
     scan = done.channels["t1"].corrected
@@ -51,8 +51,8 @@ def _aligned(axes: Axes, done: Prepared, window: Window, *, height: int, main: s
     window.show(axes, tint, interpolation="nearest")
 
 
-def _outlined(axes: Axes, done: Prepared, window: Window, *, height: int, main: str) -> None:
-    window.grey(axes, done.channels[main].corrected, height)
+def _outlined(axes: Axes, done: Prepared, window: Window, *, height: int) -> None:
+    window.grey(axes, height)
     masks = [(done.brain, OUTLINE)]
     if "wmh" in done.masks:
         masks.append((done.masks["wmh"], LESION))

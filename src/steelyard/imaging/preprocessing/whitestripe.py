@@ -7,10 +7,13 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from steelyard.errors import UserError
+from steelyard.imaging.boxes import Mask, working_box
+from steelyard.imaging.distances import deep_inside
 from steelyard.imaging.stripe import stripe_values
 from steelyard.imaging.volumes import Volume
 
 _BINS = 1024
+_REACH = 2  # voxels: how far away an intensity may lie and still change whether a voxel is even
 _FEWEST = 1000  # voxels a histogram must hold to have a peak worth the name
 
 
@@ -34,7 +37,9 @@ class Stripe:
 
     def apply(self, scan: Volume) -> Volume:
         """Return the scan in units of the stripe: white matter at 0, the stripe's deviation 1."""
-        return scan.with_voxels(((scan.voxels - self.mean) / self.deviation).astype(np.float32))
+        voxels = scan.voxels - self.mean
+        voxels /= self.deviation
+        return scan.with_voxels(voxels.astype(np.float32, copy=False))
 
 
 def find_stripe(scan: Volume, *, brain: Volume, width: float = 0.05, depth_mm: float = 10.0) -> Stripe:
@@ -49,7 +54,7 @@ def find_stripe(scan: Volume, *, brain: Volume, width: float = 0.05, depth_mm: f
     Reference: Shinohara et al., Statistical normalization techniques for magnetic resonance imaging, 2014.
     """
     values = scan.voxels[brain.voxels].astype(np.float64)
-    deep = scan.voxels[_even_third(scan, _core(brain, depth_mm))].astype(np.float64)
+    deep = _even_values(scan, brain, deep_inside(brain, depth_mm))
     if len(deep) < _FEWEST:
         raise UserError(
             f"only {len(deep)} even voxels lie {depth_mm:g} mm inside the brain; WhiteStripe needs {_FEWEST}"
@@ -82,15 +87,22 @@ def largest_mode(values: NDArray[np.float64]) -> float:
     return float(edges[at] + edges[at + 1]) / 2
 
 
-def _even_third(scan: Volume, region: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _even_values(scan: Volume, brain: Volume, region: Mask) -> NDArray[np.float64]:
+    """The intensities in the third of a region where they change least."""
+    box = working_box(brain.voxels, margin=_REACH)
+    voxels = scan.voxels[box].astype(np.float64)
+    return np.asarray(voxels[_even_third(voxels, region[box], scan.spacing)])
+
+
+def _even_third(voxels: NDArray[np.float64], region: Mask, spacing: tuple[float, float, float]) -> Mask:
     """The third of a region where intensity changes least, along the axes that the scan resolves well."""
-    fine = [axis for axis in range(3) if scan.spacing[axis] <= 1.5 * min(scan.spacing)]
-    slopes = [ndimage.correlate1d(scan.voxels.astype(np.float64), [-1.0, 0.0, 1.0], axis=axis) for axis in fine]
-    slope = ndimage.uniform_filter(np.sqrt(sum(s**2 for s in slopes)), [3 if axis in fine else 1 for axis in range(3)])
-    return region & (slope <= np.quantile(slope[region], 1 / 3)) if region.any() else region
-
-
-def _core(brain: Volume, depth_mm: float) -> NDArray[np.bool_]:
-    padded = np.pad(brain.voxels, 1)
-    distance = ndimage.distance_transform_edt(padded, sampling=brain.spacing)
-    return np.asarray((distance[1:-1, 1:-1, 1:-1] >= depth_mm) & brain.voxels, dtype=np.bool_)
+    if not region.any():
+        return region
+    fine = [axis for axis in range(3) if spacing[axis] <= 1.5 * min(spacing)]
+    slope = np.zeros(voxels.shape)
+    for axis in fine:
+        change = ndimage.correlate1d(voxels, [-1.0, 0.0, 1.0], axis=axis)
+        slope += np.square(change, out=change)
+    np.sqrt(slope, out=slope)
+    ndimage.uniform_filter(slope, [3 if axis in fine else 1 for axis in range(3)], output=slope)
+    return region & (slope <= np.quantile(slope[region], 1 / 3))

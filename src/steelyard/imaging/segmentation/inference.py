@@ -35,17 +35,21 @@ def segment(network: nn.Module, scan: Volume, brain: Volume, *, frame: Frame, sh
     if not len(levels):
         raise UserError("the brain mask is empty.")
     indices = range(int(levels[0]), int(levels[-1]) + 1)
-    voxels, depth = canonical(scan).voxels, mask.voxels.shape[2]
+    voxels = canonical(scan).voxels
     probabilities = np.zeros(mask.voxels.shape, dtype=np.float32)
     shifts = shifts if frame.pixel_mm is not None else ((0.0, 0.0),)
-    for shift in shifts:
-        placement = frame.covering(mask).place(mask, shift=shift)
-        planes = _probabilities(network, placement.cut(voxels, indices))
-        probabilities += placement.paste(planes, indices, depth) / len(shifts)
+    wide = frame.covering(mask)
+    placements = [wide.place(mask, shift=shift) for shift in shifts]
+    for start in range(indices.start, indices.stop, _SLICES_AT_A_TIME):
+        part = range(start, min(start + _SLICES_AT_A_TIME, indices.stop))
+        for placement in placements:
+            planes = _probabilities(network, placement.cut(voxels, part))
+            probabilities[:, :, part.start : part.stop] += placement.back(planes) / len(shifts)
     if not np.isfinite(probabilities).all():
         raise UserError("the network's output is not finite; its weights are of no use.")
-    found = np.where(mask.voxels, np.clip(probabilities, 0, 1), np.float32(0))
-    return turned_back(found, brain)
+    np.clip(probabilities, 0, 1, out=probabilities)
+    probabilities[~mask.voxels] = 0
+    return turned_back(probabilities, brain)
 
 
 def lesion_mask(probabilities: NDArray[np.float32], threshold: float) -> NDArray[np.bool_]:
@@ -55,9 +59,7 @@ def lesion_mask(probabilities: NDArray[np.float32], threshold: float) -> NDArray
 
 def _probabilities(network: nn.Module, planes: NDArray[np.float32]) -> NDArray[np.float32]:
     device = next(network.parameters()).device
-    parts = []
     with torch.inference_mode():
-        for part in torch.split(torch.from_numpy(planes)[:, None], _SLICES_AT_A_TIME):
-            given = part.to(device).contiguous(memory_format=torch.channels_last)
-            parts.append(network(given).sigmoid()[:, 0].float().cpu().numpy())
-    return np.concatenate(parts)
+        images = torch.from_numpy(planes)[:, None].to(device).contiguous(memory_format=torch.channels_last)
+        probabilities: NDArray[np.float32] = network(images).sigmoid()[:, 0].float().cpu().numpy()
+    return probabilities
