@@ -135,7 +135,7 @@ def write_nifti(path: Path, voxels: NDArray[Any], affine: NDArray[Any], *, like:
         image.header["pixdim"][:4] = like["pixdim"][:4]
     packed = io.BytesIO()
     with gzip.GzipFile(filename="", mode="wb", fileobj=packed, compresslevel=_COMPRESSION, mtime=0) as stream:
-        stream.write(image.to_bytes())
+        image.to_stream(stream)  # plane by plane
     write_bytes(path, packed.getvalue())
 
 
