@@ -28,14 +28,13 @@ def near(mask: Volume, reach_mm: float) -> Mask:
 def deep_inside(mask: Volume, depth_mm: float) -> Mask:
     """Return the voxels of the mask whose surroundings belong to it for so many mm; beyond the grid nothing does."""
     box = box_around(mask.voxels)
-    inside = np.zeros(mask.voxels.shape, dtype=bool)
-    part = inside[box]
     # One voxel of rim is enough: whatever lies outside the mask, a voxel of the rim lies nearer.
     padded = np.pad(mask.voxels[box], 1)
+    deep = np.zeros_like(padded)
     for planes, distances in _distances(padded, mask.spacing):
-        first, stop = max(planes.start - 1, 0), min(planes.stop - 1, len(part))
-        inner = distances[first + 1 - planes.start : stop + 1 - planes.start, 1:-1, 1:-1]
-        part[first:stop] = inner >= depth_mm
+        deep[planes] = distances >= depth_mm
+    inside = np.zeros(mask.voxels.shape, dtype=bool)
+    inside[box] = deep[1:-1, 1:-1, 1:-1]
     inside &= mask.voxels
     return inside
 

@@ -6,12 +6,13 @@ import nibabel
 import numpy as np
 import pytest
 from nibabel import orientations
+from scipy import ndimage
 
 import heads
 import networks_by_hand
 from steelyard.errors import UserError
 from steelyard.imaging.prediction import Options, Scan, find_scans, load_model, outputs, predict_scan
-from steelyard.imaging.prediction.brain import find_brain, is_stripped
+from steelyard.imaging.prediction.brain import find_brain, is_stripped, not_background
 from steelyard.imaging.prediction.pipeline import upright
 from steelyard.imaging.preprocessing.brain import NoBrainError
 from steelyard.imaging.volumes import Volume, canonical, read_scan, turned_back
@@ -113,6 +114,16 @@ def test_holes_in_a_stripped_brain_belong_to_it(stripped):
     holed = scan.voxels.copy()
     holed[28:32, 34:38, 20:24] = 0
     assert find_brain(scan.with_voxels(holed), "skip")[0].voxels[30, 36, 22]
+
+
+def test_holes_are_filled_as_on_the_whole_grid_and_stay_open_at_its_border():
+    noise = ndimage.gaussian_filter(np.random.default_rng(1).normal(size=(24, 26, 28)), 1.0)
+    pieces = noise > -0.5 * noise.std()
+    pieces[:4] = pieces[:, :3] = pieces[:, :, 20:] = False
+    whole = ndimage.binary_fill_holes(pieces)
+    assert np.count_nonzero(whole) > np.count_nonzero(pieces)
+    scan = Volume(np.where(pieces, 100.0, 0.0).astype(np.float32), np.eye(4))
+    assert np.array_equal(not_background(scan).voxels, whole)
 
 
 @pytest.mark.parametrize("frame", [networks_by_hand.Frame(), networks_by_hand.Frame(shape=(16, 16))])

@@ -4,6 +4,7 @@ import numpy as np
 from scipy import ndimage
 
 from steelyard.errors import UserError
+from steelyard.imaging.boxes import box_around
 from steelyard.imaging.prediction.options import FindBrain
 from steelyard.imaging.preprocessing.brain import extract_brain
 from steelyard.imaging.volumes import Volume
@@ -37,9 +38,11 @@ def not_background(scan: Volume) -> Volume:
     Raises:
         UserError: There is nothing else.
     """
-    inside = ndimage.binary_fill_holes(scan.voxels != _background(scan))
+    inside = scan.voxels != _background(scan)
     if not inside.any():
         raise UserError("nothing stands out of its background; there is no brain in it")
+    box = box_around(inside)
+    inside[box] = ndimage.binary_fill_holes(inside[box])
     return scan.with_voxels(inside)
 
 
