@@ -84,7 +84,7 @@ class Agreement(Command):
         if not path.exists():
             return False
         held = read_trace(path)
-        return held.epochs >= self._epochs(record) and set(variants.asked()) <= set(held.casts)
+        return held.epochs >= self._epochs(record) and {variants.exact, *variants.asked()} <= set(held.casts)
 
     def _retraced(self, variants: "Variants", record: "RunRecord") -> Iterator[str]:
         """Train a run again and keep its votes, once it is through."""

@@ -1,6 +1,5 @@
 """How a grid shows itself: runs done, the time left, what the current runs' losses are."""
 
-import csv
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from steelyard.cli.command import say
-from steelyard.errors import one_line
+from steelyard.errors import UserError, one_line
 
 if TYPE_CHECKING:
     from steelyard.experiments.crews import Crew, News
@@ -85,11 +84,14 @@ class GridProgress:
 
 def _losses(path: Path) -> str:
     """Return the last losses that a run wrote down."""
+    from steelyard.imaging.checks import parse_number, parse_whole
+    from steelyard.imaging.records import read_loose_rows
+
     try:
-        with (path / "epochs.csv").open(encoding="utf-8", newline="") as stream:
-            *_, last = csv.DictReader(stream)
-        shown = {name: float(value) for name, value in last.items() if name.startswith("loss_") and value}
-    except (OSError, ValueError, TypeError, csv.Error):
+        last = (read_loose_rows(path / "epochs.csv") or [{}])[-1]
+        epoch = parse_whole("epoch", last.get("epoch", ""))
+        losses = {name: parse_number(name, text) for name, text in last.items() if name.startswith("loss_") and text}
+    except UserError:
         return ""
-    losses = ", ".join(f"{name.removeprefix('loss_')} {loss:.3f}" for name, loss in shown.items())
-    return f"epoch {int(last['epoch']) + 1} {losses}"
+    listed = ", ".join(f"{name.removeprefix('loss_')} {loss:.3f}" for name, loss in losses.items())
+    return f"epoch {epoch + 1} {listed}"

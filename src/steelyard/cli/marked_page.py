@@ -13,9 +13,13 @@ def check_page(page: Path, mark: str) -> None:
     Raises:
         UserError: There is no such page, or it lacks a mark.
     """
-    text = page.read_text(encoding="utf-8") if page.is_file() else ""
+    try:
+        text = page.read_text(encoding="utf-8") if page.is_file() else ""
+    except (OSError, ValueError) as error:
+        raise UserError(f"{page}: cannot be read as text.") from error
     for line in (_BEGIN, _END):
-        if line.format(mark) not in text:
+        before, found, text = text.partition(line.format(mark))
+        if not found:
             raise UserError(f"{page}: no page with the line {line.format(mark)}.")
 
 

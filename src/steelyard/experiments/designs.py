@@ -8,6 +8,8 @@ from steelyard.experiments import profiles
 from steelyard.imaging.segmentation.config import TrainingConfig
 from steelyard.imaging.segmentation.methods import PAPER, trained_domains
 
+_MOST_FOLDS = 1000  # each is trained for; more would fill memory with runs that nobody waits for
+
 
 @dataclass(frozen=True, kw_only=True)
 class GridConfig:
@@ -43,6 +45,8 @@ class GridConfig:
     def __post_init__(self) -> None:
         if self.folds < 2:
             raise UserError(f"folds must be at least 2, or nobody is left for the test; got {self.folds}.")
+        if self.folds > _MOST_FOLDS:
+            raise UserError(f"folds must be at most {_MOST_FOLDS}; got {self.folds}.")
         for turn in self.turns or ():
             if not 0 <= turn < self.folds:
                 raise UserError(f"fold must lie within 0 to {self.folds - 1}; got {turn}.")

@@ -1,6 +1,5 @@
 """How long a grid will take: from the runs that are finished, else from a rehearsal."""
 
-import csv
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,9 +7,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import TypeVar
 
+from steelyard.errors import UserError
 from steelyard.experiments.rehearsal import time_judging, time_step, time_validation
 from steelyard.experiments.results import KEYS
 from steelyard.experiments.units import Timing, Unit
+from steelyard.imaging.checks import parse_number
+from steelyard.imaging.records import read_loose_rows
 from steelyard.imaging.segmentation.data import LabelledSlices
 from steelyard.imaging.segmentation.methods import make_probe
 from steelyard.imaging.segmentation.run import EPOCHS
@@ -19,6 +21,8 @@ from steelyard.imaging.writing import as_csv, write_text
 
 TIMINGS = "timings.csv"
 _COLUMNS = (*KEYS, "steps", "seconds_per_step", "validation_seconds", "evaluation_seconds")
+_LONGEST = 1e6  # seconds; a step, a validation or a judgement that takes days is a slip of somebody's
+_FOREVER = 1e10  # seconds, three hundred years: what a forecast says at most
 Row = dict[str, object]
 Kind = tuple[str, str, int]
 K = TypeVar("K", bound=Hashable)
@@ -52,17 +56,18 @@ def add_timing(out: Path, unit: Unit, timing: Timing) -> None:
 def read_timings(out: Path) -> list[Row]:
     """Return the rows of timings.csv; none if there is no such table."""
     try:
-        with (out / TIMINGS).open(encoding="utf-8", newline="") as stream:
-            return [dict(row) for row in csv.DictReader(stream)]
-    except (OSError, ValueError, csv.Error):
+        return [dict(row) for row in read_loose_rows(out / TIMINGS)]
+    except UserError:
         return []
 
 
 def _numbers(row: Row, names: Sequence[str]) -> list[float] | None:
+    """Return the seconds in some columns; none if one holds no time that a run could take."""
     try:
-        return [float(str(row.get(name))) for name in names]
-    except ValueError:
+        seconds = [parse_number(name, str(row.get(name, ""))) for name in names]
+    except UserError:
         return None
+    return seconds if all(0 <= value <= _LONGEST for value in seconds) else None
 
 
 def _is(row: Row, unit: Unit) -> bool:
@@ -122,7 +127,8 @@ class Forecast:
             return None
         left = max(0, unit.config.epochs - epochs_done(unit))
         epoch = self.steps(unit) * pace + _known(self.validation, validated_as(unit))
-        return left * epoch + len(unit.split.test) * _known(self.judging, unit.config.model)
+        seconds = left * epoch + len(unit.split.test) * _known(self.judging, unit.config.model)
+        return min(seconds, _FOREVER)
 
     def _pace(self, kind: Kind) -> float | None:
         """Return the seconds of a step; of a kind that is not known yet, those of the kinds most like it."""
@@ -143,7 +149,7 @@ class Forecast:
         known = [seconds for seconds in each if seconds is not None]
         if len(known) < len(each):
             return None
-        return max(sum(known) / workers, max(known, default=0.0))
+        return min(max(sum(known) / workers, max(known, default=0.0)), _FOREVER)
 
 
 def _means(found: Mapping[K, Sequence[float]]) -> dict[K, float]:

@@ -1,6 +1,5 @@
 """Runs a grid: every run once, whatever is killed on the way."""
 
-import csv
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,8 +11,10 @@ from steelyard.experiments.crews import Crew, News
 from steelyard.experiments.designs import GridConfig
 from steelyard.experiments.results import KEYS, design_order
 from steelyard.experiments.units import CACHE, Unit, is_done, run_path, split_for
+from steelyard.imaging.checks import is_name, parse_whole
+from steelyard.imaging.records import read_json, read_loose_rows
 from steelyard.imaging.segmentation.data import LabelledSlices
-from steelyard.imaging.segmentation.run import read_json, refuse_difference, split_as_json
+from steelyard.imaging.segmentation.run import refuse_difference, split_as_json
 from steelyard.imaging.writing import as_csv, locked, reason, write_json, write_text
 
 DESIGN, FAILURES = "experiment.json", "failures.csv"
@@ -122,8 +123,15 @@ def write_failures(out: Path, failed: Sequence[News]) -> None:
 def _read_failures(path: Path) -> list[dict[str, str]]:
     """Return the rows of an earlier call; what is no such row is left out."""
     try:
-        with path.open(encoding="utf-8", newline="") as stream:
-            rows = [row for row in csv.DictReader(stream) if list(row) == [*KEYS, "message"]]
-    except (OSError, ValueError, csv.Error):
+        return [row for row in read_loose_rows(path) if _is_failure(row)]
+    except UserError:
         return []
-    return [row for row in rows if all(str(row[name]).isdecimal() for name in ("fold", "repeat"))]
+
+
+def _is_failure(row: dict[str, str]) -> bool:
+    if list(row) != [*KEYS, "message"] or not all(is_name(row[name]) for name in KEYS):
+        return False
+    try:
+        return all(parse_whole(name, row[name]) >= 0 for name in ("fold", "repeat"))
+    except UserError:
+        return False

@@ -1,12 +1,12 @@
 """One table of everything that an experiment has found."""
 
-import csv
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from steelyard.errors import UserError
 from steelyard.experiments.units import RUNS
+from steelyard.imaging.records import read_rows
 from steelyard.imaging.segmentation.methods import PAPER
 from steelyard.imaging.segmentation.networks import NAMES
 from steelyard.imaging.segmentation.run import METRICS, RunDirectory
@@ -27,7 +27,12 @@ def write_results(out: Path) -> int:
     """
     found = [_identity(path.parent) for path in out.glob(f"{RUNS}/*/*/fold-*_repeat-*/{METRICS}")]
     runs = sorted(((run, path) for run, path in found), key=lambda pair: design_order(pair[0]))
-    rows = [run | row for run, path in runs for row in _rows(path / METRICS)]
+    rows: list[dict[str, str]] = []
+    for run, path in runs:
+        for row in _rows(path / METRICS):
+            rows.append(run | row)
+            if set(rows[-1]) != set(rows[0]):
+                raise UserError(f"{path / METRICS}: has other columns than {runs[0][1] / METRICS}.")
     if rows:
         write_text(out / RESULTS, as_csv(rows))
     return len(runs)
@@ -46,7 +51,7 @@ def _identity(path: Path) -> tuple[dict[str, str], Path]:
 def design_order(run: Mapping[str, str]) -> tuple[object, ...]:
     """Return what the rows of tables are sorted by: the paper's networks and methods first."""
     number = run["availability"].rstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
-    scarcity = -int(number) if number.isdigit() else float("-inf")
+    scarcity = -int(number) if number.isascii() and number.isdecimal() else float("-inf")
     return (
         _rank(run["model"], tuple(NAMES)),
         scarcity,
@@ -62,8 +67,7 @@ def _rank(name: str, known: tuple[str, ...]) -> tuple[int, str]:
 
 def _rows(path: Path) -> list[dict[str, str]]:
     try:
-        with path.open(encoding="utf-8", newline="") as stream:
-            rows = list(csv.DictReader(stream))
-        return [{key: row[key] for key in row if key != "part"} for row in rows if row["part"] == "test"]
-    except (OSError, ValueError, KeyError, csv.Error) as error:
+        rows = [row for _, row in read_rows(path, ("subject", "domain", "part"))]
+    except UserError as error:
         raise UserError(f"{path}: is damaged; remove it to have the run judged again.") from error
+    return [{key: row[key] for key in row if key != "part"} for row in rows if row["part"] == "test"]

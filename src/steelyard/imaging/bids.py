@@ -2,7 +2,6 @@
 
 import errno
 import gzip
-import json
 import re
 import unicodedata
 import zlib
@@ -12,6 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from steelyard.errors import UserError
+from steelyard.imaging.records import read_object
 from steelyard.imaging.regular_files import open_regular
 from steelyard.imaging.writing import reason
 
@@ -353,11 +353,10 @@ def _images(root: Path, visit: Path) -> list[Path]:
 
 def written_by(dataset: Path, *generators: str) -> bool:
     """Whether a folder says that one of these commands wrote it."""
-    try:
-        content = json.loads((dataset / "dataset_description.json").read_text())
-        return any(by.get("Name") in generators for by in content.get("GeneratedBy", []))
-    except (OSError, ValueError, AttributeError):
+    generated_by = read_object(dataset / "dataset_description.json").get("GeneratedBy")
+    if not isinstance(generated_by, list):
         return False
+    return any(isinstance(entry, dict) and entry.get("Name") in generators for entry in generated_by)
 
 
 def _niftis(folder: Path) -> list[Path]:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import UserError
+from steelyard.imaging.checks import brief, check_number
 from steelyard.imaging.volumes import Volume
 
 Matrix = NDArray[np.float32]
@@ -29,9 +30,9 @@ class Frame:
 
     def __post_init__(self) -> None:
         if self.shape is not None and not _is_shape(self.shape):
-            raise UserError(f"shape must be two whole numbers within 1 to {LARGEST}; got {self.shape!r}.")
-        if self.pixel_mm is not None and not _is_edge(self.pixel_mm):
-            raise UserError(f"pixel_mm must be a number within 0.1 to 20; got {self.pixel_mm!r}.")
+            raise UserError(f"shape must be two whole numbers within 1 to {LARGEST}; got {brief(self.shape)}.")
+        if self.pixel_mm is not None:
+            check_number("pixel_mm", self.pixel_mm, 0.1, 20)
 
     def place(self, brain: Volume, *, shift: tuple[float, float] = (0.0, 0.0)) -> "Placement":
         """Lay the frame about a brain, whose axes run right, anterior, superior.
@@ -113,12 +114,8 @@ def _is_shape(shape: object) -> bool:
     return (
         isinstance(shape, tuple)
         and len(shape) == 2
-        and all(isinstance(size, int) and 1 <= size <= LARGEST for size in shape)
+        and all(isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= LARGEST for size in shape)
     )
-
-
-def _is_edge(edge: object) -> bool:
-    return isinstance(edge, int | float) and 0.1 <= edge <= 20
 
 
 def _span(brain: Volume, *, axis: int) -> tuple[int, int]:

@@ -4,7 +4,10 @@ from typing import final
 
 from torch import Tensor, nn
 
+from steelyard.imaging.checks import check_whole
 from steelyard.imaging.initialisation import initialise
+
+_MOST = 100_000  # features of a level
 
 
 @final
@@ -23,6 +26,8 @@ class Lightweight(nn.Module):
 
     def __init__(self, channels: int = 1, *, width: int = 64) -> None:
         super().__init__()
+        check_whole("channels", channels, 1, _MOST)
+        check_whole("width", width, 1, _MOST)
         wide = 2 * width
         self.conv_down = nn.Sequential(
             *_block(nn.Conv2d(channels, width, 3)),

@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 
 from steelyard.errors import UserError
 from steelyard.imaging.bids import Dataset, Subject
+from steelyard.imaging.checks import check_kind, check_number, check_whole
 from steelyard.imaging.frame import Frame
 from steelyard.imaging.provenance import digest
 from steelyard.imaging.volumes import Volume, canonical, read_mask, read_scan
 from steelyard.imaging.writing import reason, write_bytes
 
+_MOST = 100_000  # slices of a scan
 _STRIPPED = 0.2  # the share of zeros that a stripped scan has at least
 
 
@@ -41,12 +43,12 @@ class SliceChoice:
     frame: Frame = field(default_factory=Frame)
 
     def __post_init__(self) -> None:
-        if self.count is not None and self.count < 1:
-            raise UserError(f"count must be at least 1; got {self.count}.")
-        if self.first is not None and self.first < 0:
-            raise UserError(f"first must be at least 0; got {self.first}.")
-        if not 0 <= self.height <= 1:
-            raise UserError(f"height must lie between 0 and 1; got {self.height}.")
+        if self.count is not None:
+            check_whole("count", self.count, 1, _MOST)
+        if self.first is not None:
+            check_whole("first", self.first, 0, _MOST)
+        check_number("height", self.height, 0, 1)
+        check_kind("frame", self.frame, Frame)
 
     def pick(self, brain: NDArray[np.bool_]) -> range:
         """Return the indices of the slices, lowest first.

@@ -5,7 +5,10 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from steelyard.imaging.checks import check_whole
 from steelyard.imaging.initialisation import initialise
+
+_MOST = 100_000  # features of a level
 
 
 @final
@@ -24,6 +27,8 @@ class UNet(nn.Module):
 
     def __init__(self, channels: int = 1, *, width: int = 64) -> None:
         super().__init__()
+        check_whole("channels", channels, 1, _MOST)
+        check_whole("width", width, 1, _MOST)
         down = [width, 2 * width, 4 * width, 8 * width, 8 * width]
         up = [4 * width, 2 * width, width, width]
         self.encoder = nn.ModuleList(_level(i, o) for i, o in zip([channels, *down[:-1]], down, strict=True))

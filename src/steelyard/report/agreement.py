@@ -166,7 +166,7 @@ def _traces(variants: Variants, setting: Setting) -> list[tuple[Trace, bool]]:
 
 
 def _votes(traces: Sequence[tuple[Trace, bool]], exact: str, method: str) -> Row:
-    there = [(trace, same) for trace, same in traces if amortised(method)[0] in trace.casts]
+    there = [(trace, same) for trace, same in traces if {exact, amortised(method)[0]} <= set(trace.casts)]
     found: list[VoteAgreement] = [vote_agreement(trace, exact, method) for trace, _ in there]
     row: Row = {"traced": len(found), "to_the_bit": sum(same for _, same in there)}
     row["steps"] = sum(one.steps for one in found)

@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from steelyard.errors import UserError
-from steelyard.imaging.segmentation.run import ENVIRONMENT, read_json
+from steelyard.imaging.records import read_object
+from steelyard.imaging.segmentation.run import ENVIRONMENT
 from steelyard.report.page import Table
 from steelyard.report.runs import RunRecord
 
@@ -13,7 +13,8 @@ from steelyard.report.runs import RunRecord
 def configuration_tables(runs: Sequence[RunRecord]) -> list[Table]:
     """Return the settings of all runs, the versions they ran on, and a list of the runs."""
     settings = [_flat(run.config.as_dict()) for run in runs]
-    environments = [_flat(environment) for run in runs if (environment := _environment(run))]
+    # An old run, or one that was stripped before it was sent, has none: nothing depends on it.
+    environments = [_flat(read_object(run.path / ENVIRONMENT)) for run in runs]
     tables = [
         Table(title="Settings", headings=["setting", "value"], rows=_rows(settings)),
         Table(title="Versions", headings=["what", "value"], rows=_rows(environments)),
@@ -27,13 +28,6 @@ def configuration_tables(runs: Sequence[RunRecord]) -> list[Table]:
         ),
     ]
     return [table for table in tables if table.rows]
-
-
-def _environment(run: RunRecord) -> Mapping[str, Any]:
-    try:
-        return read_json(run.path / ENVIRONMENT)
-    except UserError:
-        return {}  # an old run, or one that was stripped before it was sent: nothing depends on it
 
 
 def _flat(held: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

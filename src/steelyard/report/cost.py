@@ -8,8 +8,11 @@ from pathlib import Path
 from statistics import median
 
 from steelyard.errors import UserError
-from steelyard.report.results import RunKey, Setting, read_table, run_of, setting_of
+from steelyard.imaging.checks import brief, parse_number
+from steelyard.imaging.records import read_rows
+from steelyard.report.results import RunKey, Setting, run_of, setting_of
 
+_SHORTEST = 1e-9  # seconds; no step of training is shorter
 _COLUMNS = ("model", "availability", "method", "fold", "repeat", "seconds_per_step")
 
 
@@ -53,7 +56,7 @@ def read_timings(path: Path) -> Timings:
     """
     seconds: dict[tuple[Setting, RunKey], float] = {}
     whole = set()
-    for where, cells in read_table(path, _COLUMNS)[1]:
+    for where, cells in read_rows(path, _COLUMNS):
         key = setting_of(cells), run_of(where, cells)
         if key in seconds:
             raise UserError(f"{where}: {key[0]}, {key[1]} is there twice.")
@@ -71,10 +74,7 @@ def timings_of(out: Path) -> Timings:
 
 
 def _positive(where: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise UserError(f"{where}: seconds_per_step must be a number above 0; got {text!r}.")
+    value = parse_number(f"{where}: seconds_per_step", text)
+    if not _SHORTEST <= value < math.inf:
+        raise UserError(f"{where}: seconds_per_step must be a number above {_SHORTEST:g}; got {brief(text)}.")
     return value

@@ -1,15 +1,16 @@
 """The table of results: one row per run, test subject and domain."""
 
-import csv
-import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from steelyard.errors import UserError
-from steelyard.report.kinds import BASELINES, METRICS, UNBOUNDED, method_order, model_order, natural
+from steelyard.imaging.checks import parse_whole
+from steelyard.imaging.records import read_header, read_rows
+from steelyard.report.cells import check_names, read_metric
+from steelyard.report.kinds import BASELINES, METRICS, method_order, model_order, natural
 from steelyard.report.runs import RunRecord
 
 RESULTS, RUNS = "results.csv", "runs"
@@ -173,21 +174,22 @@ def read_results(path: Path) -> Results:
     Raises:
         UserError: The file cannot be read or is no such table, with the line where there is one.
     """
-    header, lines = read_table(path, KEYS)
+    lines = read_rows(path, KEYS)
+    header = read_header(path)
     metrics = [name for name in METRICS if name in header]
-    if not metrics:
-        raise UserError(f"{path}: has no column of a metric ({', '.join(METRICS)}).")
     rows = [
         Score(
             setting=setting_of(cells),
             run=run_of(where, cells),
             subject=cells["subject"],
             domain=cells["domain"],
-            metrics={name: _metric(where, name, cells[name]) for name in metrics},
+            metrics={name: read_metric(where, name, cells[name]) for name in metrics},
         )
         for where, cells in lines
         if cells.get(_PART, "test") == "test"
     ]
+    if not metrics:
+        raise UserError(f"{path}: has no column of a metric ({', '.join(METRICS)}).")
     return Results(tuple(rows), str(path))
 
 
@@ -212,34 +214,12 @@ def results_of_runs(runs: Sequence[RunRecord], *, availability: str = "all") -> 
             run=RunKey(run.method, folds.index(tested[run.path]), run.config.seed),
             subject=row["subject"],
             domain=row["domain"],
-            metrics={name: _metric(str(run.path), name, row[name]) for name in METRICS if name in row},
+            metrics={name: read_metric(str(run.path), name, row[name]) for name in METRICS if name in row},
         )
         for run in runs
         for row in _test_rows(run)
     ]
     return Results(tuple(rows), "runs")
-
-
-def read_table(path: Path, columns: Iterable[str]) -> tuple[list[str], Iterator[tuple[str, dict[str, str]]]]:
-    """Return the columns of a CSV file, and its rows with the place (`file, line n`) of each.
-
-    Raises:
-        UserError: It cannot be read, lacks one of `columns`, or a row has too few or too many cells.
-    """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.DictReader(stream)
-            header = list(reader.fieldnames or ())
-            lines = [(f"{path}, line {reader.line_num}", cells) for cells in reader]
-    except (OSError, ValueError, csv.Error) as error:
-        raise UserError(f"{path}: cannot be read as CSV.") from error
-    for name in columns:
-        if header.count(name) != 1:
-            raise UserError(f"{path}: must have one column {name!r}; it has {', '.join(header) or 'none'}.")
-    for where, cells in lines:
-        if None in cells or None in cells.values():
-            raise UserError(f"{where}: must have {len(header)} cells.")
-    return header, iter(lines)
 
 
 def setting_of(cells: Mapping[str, str]) -> Setting:
@@ -251,29 +231,11 @@ def run_of(where: str, cells: Mapping[str, str]) -> RunKey:
     """Return the run that a row of a table names.
 
     Raises:
-        UserError: Fold or repeat is no whole number, or another key is empty.
+        UserError: Fold or repeat is no whole number, or another key is no name.
     """
-    for name in KEYS:
-        if not cells.get(name, "unused"):
-            raise UserError(f"{where}: {name} is empty.")
-    return RunKey(cells["method"], _whole(where, "fold", cells["fold"]), _whole(where, "repeat", cells["repeat"]))
-
-
-def _whole(where: str, name: str, text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise UserError(f"{where}: {name} must be a whole number of at least 0; got {text!r}.")
-    return int(text)
-
-
-def _metric(where: str, name: str, text: str) -> float:
-    try:
-        value = float(text) if text.strip() else math.nan
-    except ValueError:
-        raise UserError(f"{where}: {name} must be a number; got {text!r}.") from None
-    if value < 0 or (value > 1 and name not in UNBOUNDED):
-        limits = "at least 0" if name in UNBOUNDED else "within 0 and 1"
-        raise UserError(f"{where}: {name} must be {limits}; got {text!r}.")
-    return value
+    check_names(where, cells, KEYS)
+    fold, repeat = (parse_whole(f"{where}: {name}", cells[name]) for name in ("fold", "repeat"))
+    return RunKey(cells["method"], fold, repeat)
 
 
 def _test_rows(run: RunRecord) -> list[dict[str, str]]:

@@ -1,6 +1,5 @@
 """What run directories say."""
 
-import csv
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,12 +10,18 @@ from statistics import fmean, stdev
 from torch import nn
 
 from steelyard.errors import UserError
+from steelyard.imaging.checks import parse_number
+from steelyard.imaging.records import read_rows
 from steelyard.imaging.segmentation.config import TrainingConfig
 from steelyard.imaging.segmentation.run import CONFIG, EPOCHS, METRICS, STEPS, RunDirectory
+from steelyard.report.cells import check_names, read_metric
+from steelyard.report.kinds import METRICS as METRIC_NAMES
 from steelyard.report.kinds import method_order, model_order
-from steelyard.report.steps import Steps, gather_steps
+from steelyard.report.steps import Steps, read_steps
 
 Row = dict[str, str]
+_VALIDATION = "validation_"
+_OF_A_SCORE = ("subject", "domain", "part")
 _OF_A_GRID = r"fold-\d+_repeat-\d+"  # experiments keep runs as SETTING/METHOD/fold-0_repeat-0
 
 
@@ -66,12 +71,12 @@ class RunRecord:
 
     def scores(self, domain: str, metric: str = "dsc") -> list[float]:
         """Return a metric of every test subject, in one domain."""
-        return [float(row[metric]) for row in self.metrics if row["domain"] == domain and row["part"] == "test"]
+        return [_value(row, metric) for row in self.metrics if row["domain"] == domain and row["part"] == "test"]
 
     def score(self, subject: str, domain: str, metric: str = "dsc") -> float:
         """Return a metric of one test subject; NaN if there is none."""
         held = (
-            float(row[metric])
+            _value(row, metric)
             for row in self.metrics
             if (row["subject"], row["domain"], row["part"]) == (subject, domain, "test")
         )
@@ -84,12 +89,17 @@ class RunRecord:
     def hypothetical(self) -> list[tuple[float, ...]]:
         """Read the domains' hypothetical losses at every step; an empty tuple where no vote was due."""
         names = [f"hypothetical_{name}" for name in self.config.trained]
-        cells = [[row.get(name, "") for name in names] for row in _rows(self.path / STEPS)]
-        return [tuple(map(float, row)) if all(row) else () for row in cells]
+        losses = []
+        for where, row in _rows(self.path / STEPS):
+            cells = {name: row.get(name, "") for name in names}
+            measured = all(cells.values())
+            losses.append(tuple(parse_number(f"{where}: {name}", cells[name]) for name in names if measured))
+        return losses
 
     def validation(self, domain: str) -> list[float]:
         """Return a domain's validation loss after every epoch."""
-        return [float(row[f"validation_{domain}"]) for row in self.epochs if row.get(f"validation_{domain}")]
+        cells = [row.get(f"{_VALIDATION}{domain}", "").strip() for row in self.epochs]
+        return [float(text) for text in cells if text]
 
 
 def read_run(path: Path) -> RunRecord:
@@ -100,16 +110,39 @@ def read_run(path: Path) -> RunRecord:
     """
     config = RunDirectory(path).config
     try:
-        steps = gather_steps(_rows(path / STEPS))
-        record = RunRecord(path, config, list(_rows(path / EPOCHS)), steps, list(_rows(path / METRICS)))
-        _ = record.subjects
-        for domain in config.domains:
-            _ = record.scores(domain), record.validation(domain)
-    except UserError:
-        raise
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path}: its tables are damaged ({error}).") from error
-    return record
+        return RunRecord(path, config, _read_epochs(path), read_steps(path / STEPS), _read_metrics(path))
+    except UserError as error:
+        fault = str(error).removeprefix(f"{path}/").removesuffix(".")
+        raise UserError(f"{path}: its tables are damaged ({fault}).") from error
+
+
+def _read_epochs(path: Path) -> list[Row]:
+    """Read epochs.csv; a loss may be infinite or NaN, as those of networks that diverge are."""
+    rows = []
+    for where, row in _rows(path / EPOCHS):
+        for name, text in row.items():
+            if name.startswith(_VALIDATION):
+                parse_number(f"{where}: {name}", text)
+        rows.append(row)
+    return rows
+
+
+def _read_metrics(path: Path) -> list[Row]:
+    """Read metrics.csv; none if the run was not evaluated."""
+    rows = []
+    for where, row in _rows(path / METRICS, _OF_A_SCORE):
+        check_names(where, row, _OF_A_SCORE)
+        for name, text in row.items():
+            if name in METRIC_NAMES:
+                read_metric(where, name, text)
+        rows.append(row)
+    return rows
+
+
+def _value(row: Row, metric: str) -> float:
+    """Return a metric, which was checked when it was read; NaN where it is not defined."""
+    text = row.get(metric, "").strip()
+    return float(text) if text else float("nan")
 
 
 def read_runs(places: Iterable[Path]) -> list[RunRecord]:
@@ -158,11 +191,7 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
     return mean, stdev(finite) if len(finite) > 1 else float("nan")
 
 
-def _rows(path: Path) -> Iterator[Row]:
-    try:
-        with path.open(encoding="utf-8", newline="") as stream:
-            yield from csv.DictReader(stream)
-    except FileNotFoundError:
-        return
-    except (OSError, ValueError, csv.Error) as error:
-        raise UserError(f"{path}: cannot be read as CSV.") from error
+def _rows(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[str, Row]]:
+    """Yield the rows of a table with their places; none if there is no such file."""
+    if path.exists():
+        yield from read_rows(path, columns)

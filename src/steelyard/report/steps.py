@@ -1,10 +1,16 @@
 """The weights and votes of a run, step by step, kept small: experiments have a thousand runs of many thousand steps."""
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from steelyard.errors import UserError
+from steelyard.imaging.records import read_rows
+from steelyard.report.cells import check_names, read_weight
 
 _WEIGHT = "weight_"
+_MOST_VOTERS = 1000  # far more domains than anybody has, and far fewer than an array of two bytes tells apart
 
 
 @dataclass
@@ -33,11 +39,30 @@ class Steps:
         return [names[place] for place in self.cast]
 
 
+def read_steps(path: Path) -> Steps:
+    """Read steps.csv; no steps if there is no such file.
+
+    Raises:
+        UserError: It is damaged, and where.
+    """
+    return gather_steps(_checked(path) if path.exists() else ())
+
+
+def _checked(path: Path) -> Iterator[Mapping[str, str]]:
+    for where, row in read_rows(path):
+        for name, text in row.items():
+            if name.startswith(_WEIGHT):
+                read_weight(where, name, text)
+        if row.get("vote"):
+            check_names(where, row, ["vote"])
+        yield row
+
+
 def gather_steps(rows: Iterable[Mapping[str, str]]) -> Steps:
     """Gather the rows of steps.csv, one by one.
 
     Raises:
-        ValueError, TypeError: A weight is no number, or missing.
+        UserError: There are votes for more domains than there can be.
     """
     steps = Steps()
     for row in rows:
@@ -48,6 +73,8 @@ def gather_steps(rows: Iterable[Mapping[str, str]]) -> Steps:
         for domain, held in steps.weights.items():
             held.append(float(row[f"{_WEIGHT}{domain}"]))
         vote = row.get("vote")
+        if len(steps.voters) >= _MOST_VOTERS:
+            raise UserError(f"votes are for more than {_MOST_VOTERS} domains.")
         steps.cast.append(steps.voters.setdefault(vote, len(steps.voters) + 1) if vote else 0)
         steps.count += 1
     return steps

@@ -1,6 +1,5 @@
 """How far cheaper votes agree with exact ones, step by step."""
 
-import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from steelyard.errors import UserError
+from steelyard.imaging.checks import parse_number, parse_whole
+from steelyard.imaging.records import read_rows
 from steelyard.imaging.segmentation.methods import amortised
 from steelyard.report.grid import Array
 
@@ -72,13 +73,13 @@ def read_trace(path: Path) -> Trace:
     casts: dict[str, list[Cast]] = {}
     epochs = 0
     try:
-        with path.open(encoding="utf-8", newline="") as stream:
-            for row in csv.DictReader(stream):
-                values = [text for name, text in row.items() if name.startswith(_PREFIX)]
-                losses = tuple(map(float, values)) if all(values) else ()
-                casts.setdefault(row["method"], []).append(Cast(row["vote"].strip(), losses))
-                epochs = max(epochs, int(row["epoch"]) + 1)
-    except (OSError, ValueError, KeyError, AttributeError, TypeError, csv.Error) as error:
+        for where, row in read_rows(path, ("method", "vote", "epoch")):
+            values = {name: text for name, text in row.items() if name.startswith(_PREFIX)}
+            losses = tuple(parse_number(f"{where}: {name}", text) for name, text in values.items())
+            cast = Cast(row["vote"].strip(), losses if all(values.values()) else ())
+            casts.setdefault(row["method"], []).append(cast)
+            epochs = max(epochs, parse_whole(f"{where}: epoch", row["epoch"]) + 1)
+    except UserError as error:
         raise UserError(f"{path}: is damaged; remove it to have the run retraced.") from error
     if not casts or len({len(each) for each in casts.values()}) > 1:
         raise UserError(f"{path}: is damaged; remove it to have the run retraced.")

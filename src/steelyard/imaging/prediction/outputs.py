@@ -20,6 +20,7 @@ from steelyard.imaging.prediction.scans import Scan
 from steelyard.imaging.prediction.table import Row, read_row
 from steelyard.imaging.preprocessing.settings import REVISION as PREPARED
 from steelyard.imaging.provenance import versions
+from steelyard.imaging.records import read_json
 from steelyard.imaging.volumes import Volume, turned_back
 from steelyard.imaging.workers import one_line
 from steelyard.imaging.writing import write_bytes, write_json, write_nifti
@@ -66,10 +67,10 @@ def fingerprint(scan_digest: str, about: Mapping[str, Any], options: Options) ->
 def read_record(record: Path, out: Path) -> tuple[str, Row] | None:
     """Return the fingerprint and the row of a scan, if every file of it is there and whole."""
     try:
-        held = json.loads(record.read_text(encoding="utf-8"))["Steelyard"]
+        held = read_json(record)["Steelyard"]
         whole = held["Outputs"] == _sizes(record, out)
         return (str(held["Fingerprint"]), read_row(held["Row"])) if whole else None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 

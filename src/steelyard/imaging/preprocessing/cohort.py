@@ -78,7 +78,7 @@ def _prepare_and_write(job: _Job) -> Outcome:
     inputs = record.inputs_of(subject, job.root)
     mark = record.fingerprint(inputs, job.settings)
     earlier = outputs.read_record(job.out, subject)
-    if earlier is not None and earlier["Fingerprint"] == mark:
+    if earlier is not None and earlier.fingerprint == mark:
         return Outcome(subject.key, "unchanged")
     done = prepare(subject, job.settings)
     picture = draw_mosaic(done, f"{subject.key}")
@@ -103,8 +103,7 @@ def _write_page(dataset: Dataset, out: Path, outcomes: Sequence[Outcome], notes:
         found = outputs.read_record(out, subject) if subject.key in ready else None
         if found is not None:
             picture = (out / outputs.figure_path(subject)).read_bytes()
-            total = float(found["Seconds"]["total"])
-            entries.append(Entry(subject.key, subject.name, found["Measures"], picture, total))
+            entries.append(Entry(subject.key, subject.name, found.measures, picture, found.seconds))
     page = render_page(
         entries,
         failures=[outcome.message for outcome in failed],

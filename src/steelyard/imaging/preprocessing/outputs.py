@@ -1,6 +1,5 @@
 """The derivatives on disk: names, writing, and telling whether a subject is still up to date."""
 
-import json
 import re
 from collections.abc import Callable
 from functools import partial
@@ -9,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from steelyard.errors import UserError
 from steelyard.imaging.bids import GENERATOR, SUFFIX, Subject
 from steelyard.imaging.derivatives import FIGURES, Kind, remove
 from steelyard.imaging.grids import itk_text
@@ -36,14 +36,13 @@ _RECORD = re.compile(
 _Writer = Callable[[Path], None]
 
 
-def read_record(out: Path, subject: Subject) -> dict[str, Any] | None:
+def read_record(out: Path, subject: Subject) -> record.Record | None:
     """Return what an earlier run wrote down about a subject, if every file it names is there and whole."""
     for contrast in ("flair", "t1"):
-        path = out / subject.folder / f"{scan_stem(subject, contrast)}.json"
         try:
-            found: dict[str, Any] = json.loads(path.read_text())["Steelyard"]
-            whole = all((out / name).stat().st_size == size for name, size in found["Outputs"].items())
-        except (OSError, ValueError, KeyError):
+            found = record.read_record(out / subject.folder / f"{scan_stem(subject, contrast)}.json")
+            whole = all((out / name).stat().st_size == size for name, size in found.outputs.items())
+        except (OSError, ValueError):
             continue
         return found if whole else None
     return None
@@ -92,8 +91,8 @@ def written_files(out: Path) -> dict[str, set[Path]]:
             continue
         key = match[1]
         try:
-            listed = [out / str(name) for name in json.loads(path.read_text())["Steelyard"]["Outputs"]]
-        except (OSError, ValueError, KeyError, TypeError):
+            listed = [out / name for name in record.read_outputs(path)]
+        except UserError:
             listed = []
         own = [name for name in listed if name.parent == path.parent and name.name.startswith(f"{key}_")]
         beside = [name.with_name(name.name.split(".")[0] + ".json") for name in own]

@@ -1,6 +1,7 @@
 """What is written down about a preprocessed subject: sidecars, fingerprints, measures of quality."""
 
-from dataclasses import asdict
+import math
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from json import dumps
 from pathlib import Path
@@ -8,10 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from steelyard.errors import UserError
 from steelyard.imaging.bids import SUFFIX, Subject
+from steelyard.imaging.checks import LARGEST, check_number
 from steelyard.imaging.preprocessing.pipeline import Prepared, dice
 from steelyard.imaging.preprocessing.settings import REVISION, Settings
 from steelyard.imaging.provenance import digest
+from steelyard.imaging.records import read_json
 
 
 def inputs_of(subject: Subject, root: Path) -> dict[str, dict[str, str]]:
@@ -35,6 +39,65 @@ def fingerprint(inputs: dict[str, dict[str, str]], settings: Settings) -> str:
         "inputs": {role: entry["SHA256"] for role, entry in inputs.items()},
     }
     return sha256(dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What the JSON beside a preprocessed scan says of its subject.
+
+    Args:
+        fingerprint: Of inputs, settings and method.
+        measures: Of quality, by name.
+        seconds: What processing took.
+        outputs: The size of each file, by its path within the derivatives.
+    """
+
+    fingerprint: str
+    measures: dict[str, float]
+    seconds: float
+    outputs: dict[str, int]
+
+
+def read_record(path: Path) -> Record:
+    """Read the JSON beside a preprocessed scan.
+
+    Raises:
+        UserError: It is no such record.
+    """
+    content = _entry(path, read_json(path), "Steelyard")
+    return Record(
+        fingerprint=str(content.get("Fingerprint")),
+        measures=_numbers(path, _entry(path, content, "Measures")),
+        seconds=_numbers(path, _entry(path, content, "Seconds")).get("total", 0.0),
+        outputs=_entry(path, content, "Outputs"),
+    )
+
+
+def read_outputs(path: Path) -> list[str]:
+    """Return the files that a record, or the list of an unfinished run, names.
+
+    Raises:
+        UserError: It names none.
+    """
+    outputs = _entry(path, read_json(path), "Steelyard").get("Outputs")
+    if not isinstance(outputs, dict | list) or not all(isinstance(n, str) and n.isprintable() for n in outputs):
+        raise UserError(f"{path}: Outputs must be names of files.")
+    return list(outputs)
+
+
+def _entry(path: Path, content: dict[str, Any], name: str) -> dict[str, Any]:
+    entry = content.get(name)
+    if not isinstance(entry, dict):
+        raise UserError(f"{path}: {name} must be an object.")
+    return entry
+
+
+def _numbers(path: Path, content: dict[str, Any]) -> dict[str, float]:
+    """Return numbers by name; what could not be measured is NaN."""
+    for name, value in content.items():
+        if not (isinstance(value, float) and math.isnan(value)):
+            check_number(f"{path}: {name}", value, -LARGEST)
+    return content
 
 
 def measures(done: Prepared) -> dict[str, float]:

@@ -7,6 +7,9 @@ from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
 from steelyard.errors import UserError
+from steelyard.imaging.checks import brief, check_kind, check_number
+
+_SMALLEST = 0.01  # magnification; a hundredth of a slice is a pixel or two
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +33,16 @@ class Augmentation:
     offset: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.rotation <= 180 or not 0 <= self.shear < 80:
-            raise UserError(
-                f"rotation must lie within 0 to 180, shear within 0 to 80; got {self.rotation}, {self.shear}."
-            )
-        if not 0 < self.scale[0] <= self.scale[1]:
+        check_number("rotation", self.rotation, 0, 180)
+        check_number("shear", self.shear, 0, 80)
+        check_number("gain", self.gain, 0, 0.999)
+        check_number("offset", self.offset, 0)
+        check_kind("flip", self.flip, bool)
+        if not isinstance(self.scale, tuple) or len(self.scale) != 2:
+            raise UserError(f"scale must be two positive numbers, the smaller first; got {brief(self.scale)}.")
+        smallest, largest = (check_number("scale", factor, _SMALLEST, 1 / _SMALLEST) for factor in self.scale)
+        if smallest > largest:
             raise UserError(f"scale must be two positive numbers, the smaller first; got {self.scale}.")
-        if not 0 <= self.gain < 1 or not 0 <= self.offset < float("inf"):
-            raise UserError(f"gain must lie within 0 to 1, offset not below 0; got {self.gain}, {self.offset}.")
 
     def __call__(self, images: Tensor, masks: Tensor, *, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return a changed copy of images and masks (samples × 1 × rows × columns), each sample in its own way.

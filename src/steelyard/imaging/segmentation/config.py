@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeVar, get_args
 
 from steelyard.errors import UserError
+from steelyard.imaging.checks import brief, check_choice, check_kind, check_number, check_whole, is_name
 from steelyard.imaging.frame import Frame
 from steelyard.imaging.segmentation.augmentation import Augmentation
 from steelyard.imaging.segmentation.methods import make_weighting, trained_domains
@@ -18,6 +19,8 @@ T = TypeVar("T")
 
 MOST_THREADS = 256
 """The most threads or processes of a run, whatever the machine: torch crashes with tens of thousands."""
+
+_MOST = 100_000  # of anything that is counted; more is a slip, and memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,30 +86,29 @@ class TrainingConfig:
             ("schedule", Schedule),
             ("meta_test", MetaTest),
         ):
-            if getattr(self, name) not in get_args(kind):
-                raise UserError(f"{name} must be one of {', '.join(get_args(kind))}; got {getattr(self, name)!r}.")
+            check_choice(name, getattr(self, name), get_args(kind))
         for name in ("width", "every", "batch_size", "epochs", "patience", "stop_after", "threads", "devices"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 100_000:
-                raise UserError(f"{name} must be a whole number of at least 1; got {value!r}.")
+            check_whole(name, getattr(self, name), 1, _MOST)
         for name in ("threads", "devices"):
             if getattr(self, name) > MOST_THREADS:
                 raise UserError(f"{name} must be at most {MOST_THREADS}; got {getattr(self, name)}.")
         for name, lowest in (("learning_rate", 0.0), ("momentum", 0.0), ("weight_decay", 0.0), ("prior", 1.0)):
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or not lowest <= value < float("inf"):
-                raise UserError(f"{name} must be a number of at least {lowest:g}; got {value!r}.")
-        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**31:
-            raise UserError(f"seed must be a whole number of at least 0; got {self.seed!r}.")
-        names = self.domains
-        if not isinstance(names, tuple) or not names or len({str(name) for name in names}) < len(names):
-            raise UserError(f"domains must be distinct names, at least one; got {names!r}.")
-        for name, wanted in (("model", str), ("method", str), ("options", dict), ("slices", SliceChoice)):
-            if not isinstance(getattr(self, name), wanted):
-                raise UserError(f"{name} must be a {wanted.__name__}; got {getattr(self, name)!r}.")
-        if not all(isinstance(name, str) for name in names):
-            raise UserError(f"domains must be names; got {names!r}.")
+            check_number(name, getattr(self, name), lowest)
+        check_whole("seed", self.seed, 0, 2**31 - 1)
+        for name, expected in (("model", str), ("method", str), ("options", dict), ("slices", SliceChoice)):
+            check_kind(name, getattr(self, name), expected)
+        if self.augmentation is not None:
+            check_kind("augmentation", self.augmentation, Augmentation)
+        self._check_domains()
         make_weighting(self.method, self.trained, prior=self.prior)
+
+    def _check_domains(self) -> None:
+        if not isinstance(self.domains, tuple) or not self.domains:
+            raise UserError(f"domains must be distinct names, at least one; got {brief(self.domains)}.")
+        if not all(is_name(name) for name in self.domains):
+            raise UserError(f"domains must be names of 1 to 255 printable characters; got {brief(self.domains)}.")
+        if len(set(self.domains)) < len(self.domains):
+            raise UserError(f"domains must be distinct names, at least one; got {brief(self.domains)}.")
 
     @property
     def trained(self) -> tuple[str, ...]:
@@ -142,14 +144,8 @@ class TrainingConfig:
 def _built(kind: type[T], held: object) -> T:
     """Build a config class from what JSON holds; lists become tuples."""
     if not is_dataclass(kind) or not isinstance(held, Mapping):
-        raise UserError(f"{kind.__name__} must be an object; got {held!r}.")
-    known = {one.name for one in fields(kind)}
-    if unknown := sorted(set(held) - known):
-        raise UserError(f"{kind.__name__} has no setting {unknown[0]!r}.")
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in held.items()}
-    try:
-        return kind(**given)
-    except UserError:
-        raise
-    except (TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise UserError(f"{kind.__name__}: {str(error).splitlines()[0]}.") from error
+        raise UserError(f"{kind.__name__} must be an object; got {brief(held)}.")
+    names = {setting.name for setting in fields(kind)}
+    if unknown := sorted(set(held) - names):
+        raise UserError(f"{kind.__name__} has no setting {brief(unknown[0])}.")
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in held.items()})

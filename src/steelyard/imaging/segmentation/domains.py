@@ -5,14 +5,13 @@
 all subjects whom no sibling claims.
 """
 
-import csv
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
 from steelyard.errors import UserError
 from steelyard.imaging.bids import SUFFIX, Dataset, Subject, bids_label
+from steelyard.imaging.records import read_loose_rows, read_object
 
 COLUMNS = ("scanner", "site")
 """The columns of participants.tsv that tell groups of subjects apart; the first that is there counts."""
@@ -67,25 +66,17 @@ def _table(root: Path) -> Path | None:
 
 def _groups(path: Path) -> dict[str, str]:
     """Return the scanner or site of each subject, by its label."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            rows: list[dict[str, str | None]] = list(csv.DictReader(stream, delimiter="\t"))
-    except (OSError, ValueError, csv.Error) as error:
-        raise UserError(f"{path}: cannot be read as a table.") from error
+    rows = read_loose_rows(path, delimiter="\t")
     column = next((name for name in COLUMNS if rows and name in rows[0]), None)
     if column is None or "participant_id" not in rows[0]:
         raise UserError(f"{path}: needs the columns participant_id and {' or '.join(COLUMNS)}.")
-    named = {bids_label((row["participant_id"] or "").removeprefix("sub-")): row[column] for row in rows}
+    named = {bids_label(row["participant_id"].removeprefix("sub-")): row[column] for row in rows}
     return {label: value for label, value in named.items() if value and value != "n/a"}
 
 
 def _sources(root: Path) -> list[Path]:
     """Return the local datasets that derivatives say they were made from."""
-    try:
-        held = json.loads((root / "dataset_description.json").read_text(encoding="utf-8"))
-        links = held.get("DatasetLinks", {})
-    except (OSError, ValueError, AttributeError):
-        return []
-    if not isinstance(links, Mapping):
+    links = read_object(root / "dataset_description.json").get("DatasetLinks")
+    if not isinstance(links, dict):
         return []
     return [root / unquote(link) for link in links.values() if isinstance(link, str) and "://" not in link]

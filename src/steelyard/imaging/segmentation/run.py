@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -19,10 +18,12 @@ from safetensors.torch import save
 from torch import nn
 
 from steelyard.errors import UserError
+from steelyard.imaging.records import read_json
+from steelyard.imaging.segmentation.checkpoint import load_checkpoint
 from steelyard.imaging.segmentation.config import TrainingConfig
 from steelyard.imaging.segmentation.environment import describe_environment
 from steelyard.imaging.segmentation.networks import build_network, is_code
-from steelyard.imaging.segmentation.split import PARTS, Split
+from steelyard.imaging.segmentation.split import PARTS, Split, read_split
 from steelyard.imaging.segmentation.tables import epoch_row, step_rows
 from steelyard.imaging.segmentation.trainee import Trainee
 from steelyard.imaging.segmentation.training import EpochRecord
@@ -116,18 +117,18 @@ class RunDirectory:
     @property
     def split(self) -> Split:
         """Who trained, validated and tested."""
-        held: Any = self._json(SPLIT).get("split")
         try:
-            withheld = {str(name): tuple(map(str, lost)) for name, lost in held.get("withheld", {}).items()}
-            return Split(withheld=withheld, **{part: tuple(map(str, held[part])) for part in PARTS})
-        except (AttributeError, KeyError, TypeError, UserError) as error:
-            raise UserError(f"{self.path / SPLIT}: holds no split.") from error
+            return read_split(self._json(SPLIT).get("split"))
+        except UserError as error:
+            raise UserError(f"{self.path / SPLIT}: holds no split, {error}") from error
 
     @property
     def digests(self) -> dict[str, str]:
         """A digest of each subject's slices."""
-        held = self._json(SPLIT).get("digests")
-        return {str(key): str(value) for key, value in held.items()} if isinstance(held, dict) else {}
+        held = self._json(SPLIT).get("digests", {})
+        if not isinstance(held, dict):
+            raise UserError(f"{self.path / SPLIT}: digests must be an object.")
+        return {key: str(value) for key, value in held.items()}
 
     @property
     def finished(self) -> bool:
@@ -143,11 +144,7 @@ class RunDirectory:
         """
         path = self.path / CHECKPOINT
         if path.exists():
-            state = _load_checkpoint(path)
-            try:
-                trainee.load_state_dict(state)
-            except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-                raise UserError(f"{path}: is the checkpoint of something else; remove it to begin anew.") from error
+            load_checkpoint(path, trainee)
         elif may_write:
             self.save_weights(LAST, trainee.network)  # so that there are good weights from the first step on
         for name in (EPOCHS, STEPS) if may_write else ():
@@ -203,32 +200,10 @@ class RunDirectory:
         write_bytes(self.path / name, save(tensors))
 
     def _json(self, name: str) -> dict[str, Any]:
-        return read_json(self.path / name)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        UserError: There is none, in one line that names the file.
-    """
-    try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file; this is no run directory.") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: cannot be read as JSON.") from error
-    if not isinstance(held, dict):
-        raise UserError(f"{path}: a JSON object is needed.")
-    return held
-
-
-def _load_checkpoint(path: Path) -> dict[str, Any]:
-    try:
-        state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
-    except (OSError, RuntimeError, UnpicklingError, EOFError, KeyError, ValueError) as error:
-        raise UserError(f"{path}: is damaged or no checkpoint; remove it to begin anew.") from error
-    return state
+        path = self.path / name
+        if not path.exists():
+            raise UserError(f"{path}: there is no such file; this is no run directory.")
+        return read_json(path)
 
 
 def split_as_json(split: Split) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """Settings as a user writes them: NAME=VALUE."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from steelyard.errors import UserError
+from steelyard.imaging.checks import brief
+from steelyard.imaging.records import parse_json
 from steelyard.imaging.segmentation.config import TrainingConfig
 
 
@@ -31,12 +32,12 @@ def _put(held: dict[str, Any], setting: str) -> None:
     """Put NAME=VALUE into a config's dict; the value is JSON, or text."""
     name, equals, text = setting.partition("=")
     *path, last = name.split(".")
-    place: Any = held
+    settings: Any = held
     for step in path:
-        place = place.get(step) if isinstance(place, dict) else None
-    if not equals or not isinstance(place, dict) or (last not in place and path != ["options"]):
-        raise UserError(f"--set takes NAME=VALUE with the name of a setting; got {setting!r}.")
+        settings = settings.get(step) if isinstance(settings, dict) else None
+    if not equals or not isinstance(settings, dict) or (last not in settings and path != ["options"]):
+        raise UserError(f"--set takes NAME=VALUE with the name of a setting; got {brief(setting)}.")
     try:
-        place[last] = json.loads(text)
+        settings[last] = parse_json(text)
     except ValueError:
-        place[last] = text
+        settings[last] = text

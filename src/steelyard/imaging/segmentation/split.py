@@ -1,11 +1,13 @@
 """Which subjects train, which validate and which test."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from steelyard.errors import UserError
+from steelyard.imaging.checks import brief, is_name
 
 PARTS = ("train", "validate", "test")
 """What a subject may be for."""
@@ -29,7 +31,7 @@ class Split:
 
     def __post_init__(self) -> None:
         everyone = (*self.train, *self.validate, *self.test)
-        twice = sorted({name for name in everyone if everyone.count(name) > 1})
+        twice = sorted(name for name, times in Counter(everyone).items() if times > 1)
         if twice:
             raise UserError(f"{twice[0]} is on two sides of the split.")
         if not self.train:
@@ -41,6 +43,25 @@ class Split:
     def part_of(self, subject: str) -> str | None:
         """Return `train`, `validate` or `test`, or nothing for a stranger."""
         return next((part for part in PARTS if subject in getattr(self, part)), None)
+
+
+def read_split(content: object) -> Split:
+    """Return the split that split.json holds.
+
+    Raises:
+        UserError: It holds none.
+    """
+    if not isinstance(content, dict) or not isinstance(content.get("withheld", {}), dict):
+        raise UserError("objects are needed.")
+    withheld = {contrast: _names(names) for contrast, names in content.get("withheld", {}).items()}
+    parts = {part: _names(content.get(part)) for part in PARTS}
+    return Split(withheld=withheld, **parts)
+
+
+def _names(content: object) -> tuple[str, ...]:
+    if not isinstance(content, list) or not all(is_name(name) for name in content):
+        raise UserError(f"subjects must be a list of names; got {brief(content)}.")
+    return tuple(content)
 
 
 def split_subjects(

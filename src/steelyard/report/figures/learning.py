@@ -1,6 +1,7 @@
 """Learning curves."""
 
 from collections.abc import Sequence
+from math import isfinite
 
 from matplotlib.axes import Axes
 
@@ -35,7 +36,8 @@ def _has_curve(run: RunRecord) -> bool:
 
 def _span(runs: Sequence[RunRecord]) -> tuple[float, float]:
     """Return where the scale ends: the first epochs of some runs are far above all that follows."""
-    losses = sorted(loss for run in runs for domain in run.config.domains for loss in run.validation(domain))
+    curves = [run.validation(domain) for run in runs for domain in run.config.domains]
+    losses = sorted(loss for curve in curves for loss in curve if isfinite(loss))
     if not losses:
         return 1.0, -1.0
     return losses[min(len(losses) - 1, round(0.98 * len(losses)))] + 0.05, losses[0] - 0.05

@@ -2,6 +2,7 @@
 
 import io
 import re
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import ceil
@@ -40,6 +41,8 @@ DOMAIN_TINT = {"flair": TINTS[2], "t1": TINTS[1]}
 
 DARK = {INK: "#e8eaed", SOFT: "#9aa4ad", LINE: "#2c3338", CARD: "#181c1f"} | dict(_TINTS)
 """Each colour's counterpart on dark."""
+
+_PLAIN = {"text.parse_math": False}  # names of domains, methods and subjects are text, whatever signs they hold
 
 _SHOWN_SIZE = (4.6, 3.1)  # inches; text of 9 pt reads well on a phone at this size
 _ACROSS = 3  # panels side by side in a file
@@ -84,10 +87,11 @@ class Plate:
         figure = Figure(
             figsize=(self.size[0] * columns, self.size[1] * rows), facecolor=CARD, edgecolor=CARD, layout="constrained"
         )
-        for place, panel in enumerate(chosen):
-            axes = figure.add_subplot(rows, columns, place + 1)
-            _dress(axes, panel.title)
-            panel.draw(axes)
+        with rc_context(_PLAIN):
+            for place, panel in enumerate(chosen):
+                axes = figure.add_subplot(rows, columns, place + 1)
+                _dress(axes, panel.title)
+                panel.draw(axes)
         return figure
 
     def inline(self) -> list[str]:
@@ -129,7 +133,7 @@ def _variable(colour: str) -> str:
 
 def _dress(axes: Axes, title: str) -> None:
     axes.set_facecolor("none")
-    axes.set_title(title, color=INK, fontsize=10, loc="left", parse_math=False)
+    axes.set_title(title, color=INK, fontsize=10, loc="left")
     axes.tick_params(colors=SOFT, labelsize=8.5, length=2)
     axes.xaxis.label.set_color(SOFT)
     axes.yaxis.label.set_color(SOFT)
@@ -145,7 +149,9 @@ def _dress(axes: Axes, title: str) -> None:
 def _packed(figure: Figure, kind: str, *, salt: str) -> bytes:
     packed = io.BytesIO()
     # Text stays text, and neither a date nor chance makes two files of one figure differ.
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": salt} | _PLAIN), warnings.catch_warnings():
+        # Text stays text: the reader's browser has letters that matplotlib's font lacks.
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")
         metadata = {"Date": None} if kind == "svg" else {}
         figure.savefig(packed, format=kind, dpi=160, metadata=metadata)
     return packed.getvalue()
