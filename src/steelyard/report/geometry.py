@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from math import isfinite
 
 import torch
 from torch import Tensor, nn
@@ -89,6 +90,8 @@ def measure_geometry(run: RunRecord, dataset: Dataset, *, trusted: Collection[st
     upwards = second - (second @ across) * across
     upwards = upwards / upwards.norm()
     onto = [(float(vector @ across), float(vector @ upwards)) for vector in (first, second, other)]
+    if not all(isfinite(coordinate) for point in onto for coordinate in point):
+        raise UserError(f"{run.path}: the two gradients span no plane; the network learns nothing from one of them.")
     return Geometry(
         domains=domains,
         weights=(weights[0][-1], weights[1][-1]),

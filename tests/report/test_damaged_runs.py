@@ -1,0 +1,179 @@
+"""Tables of a run that were damaged, cut, or written by somebody else."""
+
+import json
+import math
+import random
+import shutil
+
+import pytest
+
+from steelyard.cli import main
+from steelyard.errors import UserError
+from steelyard.report.conclusion import report_on
+from steelyard.report.configuration import configuration_tables
+from steelyard.report.cost import read_timings
+from steelyard.report.figures.learning import learning_plate
+from steelyard.report.figures.plate import Panel, Plate
+from steelyard.report.runs import read_run
+from steelyard.report.steps import read_steps
+
+CELLS = [
+    "inf",
+    "nan",
+    "",
+    "1e308",
+    "-1e308",
+    "9" * 5000,
+    "9" * 400,
+    "x",
+    "\x00",
+    "-1",
+    "A" * 200_000,
+    "1e999",
+    "$\\frac",
+]
+FILES = ("epochs.csv", "steps.csv", "metrics.csv")
+
+
+@pytest.fixture
+def run(run_folder, tmp_path):
+    return shutil.copytree(run_folder / "Ours-C-25" / "fold-0_repeat-0", tmp_path / "run")
+
+
+def rewrite(path, column, text):
+    header, *rows = path.read_text().splitlines()
+    names = header.split(",")
+    cells = [row.split(",") for row in rows]
+    for row in cells:
+        row[names.index(column)] = text
+    path.write_text("\n".join([header, *(",".join(row) for row in cells)]) + "\n")
+
+
+def report(path, tmp_path):
+    return main(["report", str(path), "--out", str(tmp_path / "page.html")])
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "text", "fault"),
+    [
+        ("metrics.csv", "dsc", "inf", "line 2: dsc must be within 0 and 1; got 'inf'"),
+        ("metrics.csv", "dsc", "1e308", "dsc must be a number of at most 3.4e\\+38"),
+        ("metrics.csv", "hd95", "1e308", "hd95 must be a number of at most 3.4e\\+38"),
+        ("metrics.csv", "auc", "-0.1", "auc must be within 0 and 1"),
+        ("metrics.csv", "subject", "", "subject is empty"),
+        ("metrics.csv", "subject", "9" * 5000, "subject must be of at most 255 printable characters"),
+        ("epochs.csv", "validation_flair", "1e308", "line 2: validation_flair must be a number of at most"),
+        ("epochs.csv", "validation_t1", "x", "validation_t1 must be a number; got 'x'"),
+        ("steps.csv", "weight_flair", "inf", "line 2: weight_flair must be a number within 0 and 1"),
+        ("steps.csv", "weight_t1", "1e308", "weight_t1 must be a number of at most"),
+        ("steps.csv", "weight_t1", "", "weight_t1 must be a number within 0 and 1; got ''"),
+    ],
+)
+def test_a_number_that_no_run_writes_is_named_with_its_line(run, tmp_path, capsys, name, column, text, fault):
+    rewrite(run / name, column, text)
+    with pytest.raises(UserError, match=rf"run: its tables are damaged \({name}.*{fault}") as caught:
+        read_run(run)
+    assert len(str(caught.value)) < 400
+    assert report(run, tmp_path) == 2
+    assert capsys.readouterr().err.startswith(f"steelyard: {run}")
+
+
+def test_losses_of_a_network_that_diverged_are_gaps(run, tmp_path):
+    rewrite(run / "epochs.csv", "validation_flair", "inf")
+    learning_plate([read_run(run)]).save(tmp_path)
+    for column, text in (("validation_flair", "nan"), ("validation_t1", "-inf")):
+        rewrite(run / "epochs.csv", column, text)
+    learning_plate([read_run(run)]).save(tmp_path)
+
+
+def test_metrics_that_are_missing_or_infinite_are_no_fault(run, tmp_path):
+    header, *rows = (run / "metrics.csv").read_text().splitlines()
+    place = header.split(",").index("lesion_f1")
+    cut = [",".join(cell for at, cell in enumerate(line.split(",")) if at != place) for line in (header, *rows)]
+    (run / "metrics.csv").write_text("\n".join(cut) + "\n")
+    record = read_run(run)
+    assert math.isnan(record.scores("flair", "lesion_f1")[0])
+    rewrite(run / "metrics.csv", "hd95", "inf")
+    rewrite(run / "metrics.csv", "auc", "")
+    assert report(run, tmp_path) == 0
+
+
+def test_mutated_tables_and_records_are_one_line_or_a_page(run_folder, tmp_path, capsys):
+    chance = random.Random(1)
+    whole = run_folder / "Ours-C-25" / "fold-0_repeat-0"
+    run = shutil.copytree(whole, tmp_path / "run")
+    for _ in range(60):
+        name = chance.choice(FILES)
+        mutated = mutate((whole / name).read_text(), chance)
+        (run / name).write_bytes(mutated)
+        try:
+            read_run(run)
+        except UserError as error:
+            assert "\n" not in str(error)
+            assert len(str(error)) < 500
+        shutil.copy(whole / name, run / name)
+
+
+def mutate(text, chance):
+    rows = [line.split(",") for line in text.splitlines()]
+    row = chance.choice(rows)
+    kind = chance.randrange(4)
+    if kind == 0:
+        row[chance.randrange(len(row))] = chance.choice(CELLS)
+    elif kind == 1:
+        row.pop(chance.randrange(len(row)))
+    elif kind == 2:
+        rows = rows[: chance.randrange(len(rows))]
+    content = "\n".join(",".join(row) for row in rows).encode()
+    if kind == 3:
+        place = chance.randrange(len(content))
+        content = content[:place] + bytes([chance.randrange(256)]) + content[place + 1 :]
+    return content
+
+
+def test_records_that_are_nested_too_deeply_are_no_traceback(run):
+    deep = '{"a":' * 900 + "1" + "}" * 900
+    (run / "environment.json").write_text(f'{{"packages": {deep}}}')
+    record = read_run(run)
+    assert [table.title for table in configuration_tables([record])] == ["Settings", "Runs"]
+    settings = json.loads((run / "config.json").read_text()) | {"options": "@"}
+    (run / "config.json").write_text(json.dumps(settings).replace('"@"', deep))
+    with pytest.raises(UserError, match=r"config\.json: cannot be read as JSON"):
+        read_run(run)
+
+
+def test_votes_for_endless_domains_are_refused(tmp_path):
+    (tmp_path / "steps.csv").write_text("vote\n" + "".join(f"d{number}\n" for number in range(1100)))
+    with pytest.raises(UserError, match="more than 1000 domains"):
+        read_steps(tmp_path / "steps.csv")
+
+
+@pytest.mark.parametrize("text", ["1e308", "1e-320", "inf", "9" * 5000, ""])
+def test_times_that_nothing_takes_are_refused(tmp_path, text):
+    keys = "model,availability,method,fold,repeat,seconds_per_step\nunet,all,equal,0,0,"
+    (tmp_path / "timings.csv").write_text(f"{keys}{text}\n")
+    with pytest.raises(UserError, match=r"timings\.csv, line 2: seconds_per_step must be"):
+        read_timings(tmp_path / "timings.csv")
+
+
+def test_a_fold_of_thousands_of_digits_is_refused(tmp_path):
+    (tmp_path / "experiment.json").write_text("{}")
+    keys = "model,availability,method,fold,repeat,subject,domain,dsc\n"
+    (tmp_path / "results.csv").write_text(f"{keys}unet,all,equal,{'9' * 5000},0,s,flair,0.5\n")
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(UserError, match="no run directory|fold must be a whole number"):
+        report_on(tmp_path, None)
+
+
+@pytest.mark.parametrize("name", ["$\\frac", "a_b^c", "$x", "$x$", "100 %", "\\alpha{", "北京"])
+def test_names_are_drawn_as_they_are(tmp_path, name):
+    def draw(axes):
+        axes.plot([0, 1], label=name)
+        axes.set_xlabel(name)
+        axes.annotate(name, (0.5, 0.5))
+        axes.set_xticks([0], [name])
+        axes.legend()
+
+    plate = Plate(name="plate", title=name, caption="", panels=(Panel(title=name, draw=draw),))
+    assert plate.inline()[0].count(f">{name}</text>") == 5
+    plate.save(tmp_path)
