@@ -1,5 +1,6 @@
 """The gate for JSON and CSV files: plain values, or one line that names the file."""
 
+import json
 import os
 
 import pytest
@@ -89,11 +90,11 @@ def test_rows_of_unequal_length_are_filled_or_cut(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "generated_by",
-    ['"x"', "[1, 2]", "null", "[[]]", '[{"Name": []}]', '{"Name": "x"}', "7", "[null]", '[{"Name": {}}]'],
+    "generated_by", ["x", [1, 2], None, [[]], [{"Name": []}], {"Name": "x"}, 7, [None], [{"Name": {}}], [{"Name": [1]}]]
 )
 def test_whoever_a_dataset_says_wrote_it_is_no_obstacle(tmp_path, generated_by):
-    (tmp_path / "dataset_description.json").write_text('{"GeneratedBy": %s}' % generated_by)
+    path = tmp_path / "dataset_description.json"
+    path.write_text(json.dumps({"GeneratedBy": generated_by}))
     assert not written_by(tmp_path, GENERATOR)
-    (tmp_path / "dataset_description.json").write_text('{"GeneratedBy": [3, {"Name": "%s"}]}' % GENERATOR)
+    path.write_text(json.dumps({"GeneratedBy": [3, {"Name": GENERATOR}]}))
     assert written_by(tmp_path, GENERATOR)

@@ -18,8 +18,8 @@ def check_page(page: Path, mark: str) -> None:
     except (OSError, ValueError) as error:
         raise UserError(f"{page}: cannot be read as text.") from error
     for line in (_BEGIN, _END):
-        before, found, text = text.partition(line.format(mark))
-        if not found:
+        _, marked, text = text.partition(line.format(mark))
+        if not marked:
             raise UserError(f"{page}: no page with the line {line.format(mark)}.")
 
 

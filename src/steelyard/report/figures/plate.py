@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -42,7 +43,9 @@ DOMAIN_TINT = {"flair": TINTS[2], "t1": TINTS[1]}
 DARK = {INK: "#e8eaed", SOFT: "#9aa4ad", LINE: "#2c3338", CARD: "#181c1f"} | dict(_TINTS)
 """Each colour's counterpart on dark."""
 
-_PLAIN = {"text.parse_math": False}  # names of domains, methods and subjects are text, whatever signs they hold
+_PLAIN: dict[Any, Any] = {
+    "text.parse_math": False
+}  # names of domains, methods and subjects are text, whatever signs they hold
 
 _SHOWN_SIZE = (4.6, 3.1)  # inches; text of 9 pt reads well on a phone at this size
 _ACROSS = 3  # panels side by side in a file
@@ -149,7 +152,7 @@ def _dress(axes: Axes, title: str) -> None:
 def _packed(figure: Figure, kind: str, *, salt: str) -> bytes:
     packed = io.BytesIO()
     # Text stays text, and neither a date nor chance makes two files of one figure differ.
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": salt} | _PLAIN), warnings.catch_warnings():
+    with rc_context(_PLAIN | {"svg.fonttype": "none", "svg.hashsalt": salt}), warnings.catch_warnings():
         # Text stays text: the reader's browser has letters that matplotlib's font lacks.
         warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")
         metadata = {"Date": None} if kind == "svg" else {}
