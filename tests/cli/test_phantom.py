@@ -29,10 +29,10 @@ def test_impossible_arguments_write_nothing(tmp_path, capsys, wrong):
 def test_a_folder_that_cannot_be_made_is_named(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["phantom", str(tmp_path / "file" / "out")]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("steelyard: cannot write ")
-    assert "file" in error
-    assert error.count("\n") == 1
+    assert (
+        capsys.readouterr().err
+        == f"steelyard: {tmp_path}/file/out: {tmp_path}/file is not a directory; a folder is needed.\n"
+    )
 
 
 def test_the_command_makes_heads(tmp_path, capsys, monkeypatch):

@@ -23,3 +23,16 @@ def test_mistakes_are_one_line(run_folder, tmp_path, capsys):
         assert said in error
         assert error.count("\n") == 1
     assert not out.exists()
+
+
+def test_only_a_page_of_ours_is_replaced(run_folder, tmp_path, capsys):
+    out = tmp_path / "page.html"
+    out.write_text("<!doctype html><title>My page</title>")
+    assert main(["report", str(run_folder), "--out", str(out)]) == 2
+    assert capsys.readouterr().err == (
+        f"steelyard: {out}: exists and was not written by this command; remove it or name another file.\n"
+    )
+    assert "My page" in out.read_text()
+    out.unlink()
+    for _ in range(2):
+        assert main(["report", str(run_folder), "--out", str(out)]) == 0

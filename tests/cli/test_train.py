@@ -128,6 +128,8 @@ def test_two_processes_share_every_batch(cohort, tmp_path):
         (["--set", "colour=red"], "--set takes NAME=VALUE with the name of a setting; got 'colour=red'"),
         (["--set", "learning_rate=fast"], "learning_rate must be a number"),
         (["--model", "nothing:here"], "nothing cannot be imported"),
+        (["--model", "nothing:here", "--devices", "2", "--set", "batch_size=4"], "nothing cannot be imported"),
+        (["--model", "monai:UNet"], "model monai:UNet"),
         (["--devices", "0"], "devices must be a whole number of at least 1"),
         (["--devices", "99999"], "devices must be at most 256; got 99999"),
         (["--threads", "99999"], "threads must be at most 256; got 99999"),
@@ -139,7 +141,31 @@ def test_bad_arguments_get_one_line(cohort, tmp_path, capsys, arguments, message
     assert main(smoke(cohort, tmp_path / "run", *arguments)) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert message in error
-    assert not (tmp_path / "run" / "last.safetensors").exists()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_scores_table_replaces_its_like_only(cohort, tmp_path, capsys):
+    run, out = tmp_path / "run", tmp_path / "thesis.csv"
+    main(smoke(cohort, run, "--tensorboard"))
+    for path in (out, run / "metrics.csv"):
+        path.write_text("chapter,words\n")
+        assert main(["evaluate", str(run), str(cohort), *(["--out", str(out)] if path == out else [])]) == 2
+        assert "exists and was not written by this command; remove it or name another" in capsys.readouterr().err
+        assert path.read_text() == "chapter,words\n"
+        path.unlink()
+    for _ in range(2):
+        assert main(["evaluate", str(run), str(cohort), "--out", str(out)]) == 0
+    assert len(rows(out)) == 2
+
+
+def test_logs_do_not_leave_through_a_link(cohort, tmp_path, capsys):
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    for folder in (run, elsewhere):
+        folder.mkdir()
+    (run / "tensorboard").symlink_to(elsewhere)
+    assert main(smoke(cohort, run, "--tensorboard")) == 2
+    assert "tensorboard: is a link" in capsys.readouterr().err
+    assert not list(elsewhere.iterdir())
 
 
 def test_data_that_cannot_be_learned_from_gets_one_line(tmp_path, capsys):

@@ -63,7 +63,11 @@ class Agreement(Command):
 
     def _check(self) -> None:
         from steelyard.cli.marked_page import check_page
+        from steelyard.experiments.units import CACHE
+        from steelyard.imaging.writing import check_folder, refuse_links
 
+        check_folder(self.out)
+        refuse_links(self.out / CACHE, within=self.out)
         for name in ("traced", "epochs"):
             if (number := getattr(self, name)) is not None and number < 1:
                 raise UserError(f"--{name} must be at least 1; got {number}.")
@@ -100,7 +104,8 @@ class Agreement(Command):
         for number, epoch in enumerate(found, start=1):
             rows += epoch
             yield f"{record.setting} {record.path.name}, epoch {number}"
-        write_text(variants.votes_of(record), as_csv(rows))  # also of fewer epochs, where it departs and stops early
+        # also of fewer epochs, where it departs and stops early
+        write_text(variants.votes_of(record), as_csv(rows), within=self.out)
 
     def _write(self, rows: "list[Row]") -> None:
         from steelyard.cli.marked_page import with_measured

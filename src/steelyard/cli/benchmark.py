@@ -1,7 +1,6 @@
 """`steelyard benchmark`: what a training step costs."""
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -38,6 +37,7 @@ class Benchmark(Command):
         from steelyard.experiments.benchmark import Record, measure
         from steelyard.experiments.cost_plot import draw_peers, draw_scaling
         from steelyard.experiments.training_steps import cases
+        from steelyard.imaging.writing import write_bytes, write_text
 
         self._check()
         console, records = Console(stderr=True), list[Record]()
@@ -47,11 +47,11 @@ class Benchmark(Command):
                     status.update(news) if console.is_terminal else console.print(news)
                 else:
                     records = news
-        self.out.write_text(json.dumps([asdict(record) for record in records], indent=1) + "\n")
+        write_text(self.out, json.dumps([asdict(record) for record in records], indent=1) + "\n")
         for draw, picture in zip((draw_scaling, draw_peers), self._pictures, strict=True):
-            draw(records, picture)
+            write_bytes(picture, draw(records))
         if self.page is not None:
-            self.page.write_text(with_tables(self.page.read_text(encoding="utf-8"), records), encoding="utf-8")
+            write_text(self.page, with_tables(self.page.read_text(encoding="utf-8"), records))
         Console().print(_table(records))
         return 0
 
@@ -60,17 +60,16 @@ class Benchmark(Command):
         return self.out.with_suffix(".png"), self.out.with_name(f"{self.out.stem}-peers.png")
 
     def _check(self) -> None:
+        from steelyard.imaging.writing import check_file
+
         if self.page is not None:
             check_page(self.page, MARK)
         for file in (self.out, *self._pictures):
-            if file.exists():
-                raise UserError(f"{file}: exists already; remove it or name another file.")
+            check_file(file)
         if self.out.suffix == ".png":
             raise UserError(f"{self.out}: the numbers go into a JSON file.")
         if not self.out.parent.is_dir():
             raise UserError(f"{self.out.parent}: no such folder.")
-        if not os.access(self.out.parent, os.W_OK):
-            raise UserError(f"{self.out.parent}: cannot be written to.")
         if self.rounds < 3:
             raise UserError(f"--rounds must be at least 3, or there is no spread to state; got {self.rounds}.")
 

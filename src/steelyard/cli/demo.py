@@ -55,6 +55,7 @@ class Demo(Command):
         raw, prepared, stranger = (self.out / name for name in ("raw", "prepared", "stranger"))
         runs = [self.out / "runs" / method for method in METHODS]
         start = time.monotonic()
+        self._check()
         self._make(Phantom(raw, subjects=self.subjects, workers=_WORKERS))
         self._do(Preprocess(raw, prepared, workers=_WORKERS))
         self._train(prepared, runs)
@@ -65,6 +66,16 @@ class Demo(Command):
         page = self._report(prepared, runs)
         say(f"done in {(time.monotonic() - start) / 60:.1f} minutes; look at {page}")
         return 0
+
+    def _check(self) -> None:
+        """Refuse a folder that cannot be written, or whose page is not ours."""
+        from steelyard.imaging.pages import MARK
+        from steelyard.imaging.writing import check_file, check_folder, refuse_links
+
+        check_folder(self.out)
+        check_file(self.out / "index.html", mark=MARK)
+        for name in ("raw", "prepared", "stranger", "runs", "predicted", "slices"):
+            refuse_links(self.out / name, within=self.out)
 
     def _make(self, stage: Phantom) -> None:
         """Make heads, unless an earlier run has made them all."""
@@ -85,6 +96,7 @@ class Demo(Command):
         """Train the runs side by side, each in a process of its own."""
         from steelyard.cli.progress import track
         from steelyard.experiments.profiles import profile_named
+        from steelyard.imaging.writing import remove
 
         settings = ("--experiment", self.experiment, "--cache", str(self.out / "slices"), *_SPLIT)
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -103,7 +115,8 @@ class Demo(Command):
                 method,
                 *settings,
             ]
-            with log.open("wb") as stream:
+            remove(log)
+            with log.open("xb") as stream:
                 running.append((subprocess.Popen(command, stderr=stream, env=environment), log))  # noqa: S603
         try:
             total = profile_named(self.experiment).epochs * len(runs)

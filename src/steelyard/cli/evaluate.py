@@ -43,7 +43,8 @@ class Evaluate(Command):
     """A voxel is a lesion if its probability is greater."""
     out: Path | None = None
     """The CSV file; RUN/metrics.csv if not said, RUN/metrics-PART.csv for another part than the test subjects, or
-    RUN/metrics-NAME-MARK.csv for another dataset called NAME, with a mark of where it lies."""
+    RUN/metrics-NAME-MARK.csv for another dataset called NAME, with a mark of where it lies. A file that is there is
+    replaced only if it is such a table."""
     model: str | None = None
     """The network's import path, if it is not one of ours: needed, because it is code."""
 
@@ -52,22 +53,32 @@ class Evaluate(Command):
         from steelyard.cli.progress import track
         from steelyard.imaging.segmentation.data import read_prepared
         from steelyard.imaging.segmentation.evaluation import evaluate
-        from steelyard.imaging.segmentation.judging import count_scans, metrics_name, whom_to_judge, write_scores
+        from steelyard.imaging.segmentation.judging import (
+            SCORES,
+            count_scans,
+            metrics_name,
+            whom_to_judge,
+            write_scores,
+        )
         from steelyard.imaging.segmentation.run import RunDirectory
+        from steelyard.imaging.writing import check_file
 
         if not 0 <= self.threshold < 1:
             raise UserError(f"threshold must be at least 0 and below 1; got {self.threshold}.")
+        if self.out is not None:
+            check_file(self.out, mark=SCORES)
         run = RunDirectory(self.run_directory)
         config = run.config
         network = run.network(model=self.model)
         dataset = read_prepared(self.data)
         parts, own = whom_to_judge(run, dataset, part=self.subjects)
+        out = self.out or self.run_directory / metrics_name(self.data, part=self.subjects if own else None)
+        check_file(out, mark=SCORES)
         scores: list[Score] = []
         found = evaluate(network, dataset, config=config, parts=parts, threshold=self.threshold)
         track(_kept(found, scores), total=count_scans(config, dataset, parts), title="Evaluating")
         if not scores:
             raise UserError(f"{self.data}: no subject with a lesion mask is left to judge.")
-        out = self.out or self.run_directory / metrics_name(self.data, part=self.subjects if own else None)
         write_scores(out, scores)
         _show(scores)
         say(f"{out} has every metric per subject; L-rec and L-F1 are lesion-wise, HD95 is in mm")

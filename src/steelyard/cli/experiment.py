@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
@@ -67,22 +68,55 @@ class Experiment(Command):
 
     def run(self) -> int:
         """Plan, run, put together."""
-        from steelyard.experiments.grid import check_design, claim
-        from steelyard.experiments.units import plan, read_slices
-
         grid = self._grid()
         if self.dry_run:
             return self._foretell(grid)
-        with claim(self.out):
-            slices = read_slices(grid, self.data, self.out)
-            units = plan(grid, slices, data=self.data.resolve(), out=self.out.resolve(), accelerator=self.accelerator)
-            check_design(self.out, grid, slices)
-            say(_announce(units))
-            failed = self._work(units, slices)
-            self._conclude()
+        with TemporaryDirectory(prefix="steelyard-") as scratch:
+            return self._run(grid, Path(scratch))
+
+    def _run(self, grid: "GridConfig", scratch: Path) -> int:
+        """Check everything that can fail before the first file is written, then work.
+
+        Args:
+            grid: What to run.
+            scratch: Keeps the slices until the experiment has a folder.
+        """
+        from steelyard.experiments.grid import check_design, claim
+        from steelyard.experiments.units import check_networks, keep_slices, plan, read_slices
+
+        is_new = self._check_out()
+        slices = read_slices(grid, self.data, scratch if is_new else self.out)
+        units = plan(grid, slices, data=self.data.resolve(), out=self.out.resolve(), accelerator=self.accelerator)
+        left = [unit for unit in units if not unit.done]
+        check_networks(left, slices)
+        crew = self._crew() if left else None
+        try:
+            with claim(self.out):
+                check_design(self.out, grid, slices)
+                keep_slices(scratch, self.out)
+                say(_announce(units))
+                failed = self._work(units, slices, crew)
+                self._conclude()
+        finally:
+            if crew is not None:
+                crew.close()
         for news in failed:
             say(f"failed twice: {news.unit.name}: {news.outcome}")
         return 2 if failed else 0
+
+    def _check_out(self) -> bool:
+        """Refuse a folder or device that cannot be used; tell whether the experiment is new."""
+        from steelyard.cli.train import open_fabric
+        from steelyard.experiments.grid import DESIGN, check_folder
+        from steelyard.imaging.pages import MARK
+        from steelyard.imaging.writing import check_file
+
+        check_folder(self.out)
+        if (self.out / "report.html").exists():
+            check_file(self.out / "report.html", mark=MARK)
+        if self.ray is None:
+            open_fabric(self.accelerator, 1)
+        return not (self.out / DESIGN).exists()
 
     def _conclude(self) -> None:
         """Write what follows from the finished runs alone: results, tables, figures, the report."""
@@ -96,7 +130,7 @@ class Experiment(Command):
                 say(sentence)
             say(f"look at {self.out / 'report.html'}; tables and figures are beside it")
 
-    def _work(self, units: "list[Unit]", slices: "LabelledSlices") -> "list[News]":
+    def _work(self, units: "list[Unit]", slices: "LabelledSlices", crew: "Crew | None") -> "list[News]":
         from steelyard.cli.grid_progress import GridProgress
         from steelyard.experiments.forecast import Forecast, add_timing
         from steelyard.experiments.grid import run_units, write_failures
@@ -105,23 +139,19 @@ class Experiment(Command):
         forecast = Forecast(slices)
         left = [unit for unit in units if not unit.done]
         write_failures(self.out, failed)
-        if not left:
+        if crew is None:
             return []
         forecast.learn(self.out, units)
-        crew = self._crew()
-        try:
-            with GridProgress(units, forecast, crew) as progress:
-                for news in run_units(left, crew):
-                    if news is not None:
-                        if isinstance(news.outcome, str):
-                            failed.append(news)
-                        else:
-                            add_timing(self.out, news.unit, news.outcome)
-                            forecast.learn(self.out, units)
-                        write_failures(self.out, failed)
-                    progress.show(news)
-        finally:
-            crew.close()
+        with GridProgress(units, forecast, crew) as progress:
+            for news in run_units(left, crew):
+                if news is not None:
+                    if isinstance(news.outcome, str):
+                        failed.append(news)
+                    else:
+                        add_timing(self.out, news.unit, news.outcome)
+                        forecast.learn(self.out, units)
+                    write_failures(self.out, failed)
+                progress.show(news)
         return failed
 
     def _crew(self) -> "Crew":

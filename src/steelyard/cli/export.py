@@ -7,7 +7,6 @@ from typing import Annotated
 import tyro
 
 from steelyard.cli.command import Command, say
-from steelyard.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -25,9 +24,9 @@ class Export(Command):
         """Load, convert, compare, write."""
         from steelyard.imaging.segmentation.export import export_onnx
         from steelyard.imaging.segmentation.run import RunDirectory
+        from steelyard.imaging.writing import check_file
 
-        if self.out.exists():
-            raise UserError(f"{self.out}: is there already; nothing was written.")
+        check_file(self.out)
         run = RunDirectory(self.run_directory)
         network = run.network(model=self.model)
         difference = export_onnx(network, self.out, frame=run.config.slices.frame)

@@ -29,6 +29,7 @@ class Phantom(Command):
         """Make the subjects, show the progress."""
         from steelyard.cli.progress import Idle, track
         from steelyard.imaging.phantom import Cohort, write_cohort
+        from steelyard.imaging.writing import reason
 
         cohort = Cohort(subjects=self.subjects, seed=self.seed, scanner=self.scanner, workers=self.workers)
         try:
@@ -36,5 +37,5 @@ class Phantom(Command):
             names = (Idle(name) if name in earlier else name for name in write_cohort(self.out, cohort))
             track(names, total=self.subjects, title="Making heads")
         except OSError as error:
-            raise UserError(f"cannot write {error.filename or self.out}: {error.strerror or error}.") from error
+            raise UserError(f"{error.filename or self.out}: {reason(error)}.") from error
         return 0

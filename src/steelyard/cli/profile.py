@@ -9,7 +9,6 @@ import tyro
 
 from steelyard.cli.command import Command, plain, say
 from steelyard.cli.train import Train
-from steelyard.errors import UserError
 
 if TYPE_CHECKING:
     from steelyard.experiments.epoch_profile import EpochProfile
@@ -44,10 +43,10 @@ class Profile(Command):
     def run(self) -> int:
         """Train an epoch, show the parts, write them if wanted."""
         from steelyard.experiments.epoch_profile import profile_epoch
-        from steelyard.imaging.writing import write_json
+        from steelyard.imaging.writing import check_file, write_json
 
-        if self.json is not None and self.json.exists():
-            raise UserError(f"{self.json}: exists already; remove it or name another file.")
+        if self.json is not None:
+            check_file(self.json)
         with TemporaryDirectory(prefix="steelyard-") as scratch:
             profile = profile_epoch(self._train(Path(scratch)).assign())
         _show(profile)

@@ -115,7 +115,7 @@ def watch(outcomes: "Iterable[Outcome]", seen: "list[Outcome]") -> Iterator[str]
 
 
 def sum_up(outcomes: "Sequence[Outcome]", out: Path, *, ready: str, known: Collection[str] = ()) -> int:
-    """Say what failed and where to look, and return the exit code: 2 if anything failed.
+    """Say what failed, what was moved away and where to look, and return the exit code: 2 if anything failed.
 
     Args:
         outcomes: What became of everything.
@@ -124,6 +124,9 @@ def sum_up(outcomes: "Sequence[Outcome]", out: Path, *, ready: str, known: Colle
         known: What was said already.
     """
     failed = [outcome for outcome in outcomes if outcome.status == "failed"]
+    for outcome in outcomes:
+        if outcome.status != "failed" and outcome.message:
+            say(outcome.message)
     for outcome in failed:
         if outcome.message not in known:
             say(f"failed: {outcome.message}")

@@ -22,7 +22,7 @@ class Report(Command):
     data: Path | None = None
     """The derivatives that `steelyard preprocess` left; without them there are no scans on the page."""
     out: Path = Path("report.html")
-    """The page."""
+    """The page; a file that is there is replaced only if it is a page of ours."""
     figures: Path | None = None
     """A folder for the figures as files, SVG and PNG."""
     subjects: int = 6
@@ -34,7 +34,8 @@ class Report(Command):
 
     def run(self) -> int:
         """Read, predict, draw, write."""
-        from steelyard.imaging.writing import write_text
+        from steelyard.imaging.pages import MARK
+        from steelyard.imaging.writing import check_file, check_folder, write_text
         from steelyard.report.assembly import Scans, assemble
         from steelyard.report.conclusion import is_experiment, report_on
         from steelyard.report.page import render_report
@@ -44,6 +45,9 @@ class Report(Command):
             raise UserError("name at least one run directory.")
         if self.subjects < 1:
             raise UserError(f"subjects must be at least 1; got {self.subjects}.")
+        check_file(self.out, mark=MARK)
+        if self.figures is not None:
+            check_folder(self.figures)
         scans = None
         if self.data is not None:
             scans = Scans(

@@ -76,7 +76,11 @@ class Train(Command):
         from steelyard.imaging.segmentation.data import load_labelled, read_prepared
         from steelyard.imaging.segmentation.launch import Assignment
         from steelyard.imaging.segmentation.split import split_subjects
+        from steelyard.imaging.writing import check_folder
 
+        check_folder(self.run_directory)
+        if self.cache is not None:
+            check_folder(self.cache)
         config = self._config()
         dataset = read_prepared(self.data)
         slices = load_labelled(dataset, config.slices, domains=config.domains, cache=self.cache)
@@ -90,9 +94,13 @@ class Train(Command):
 
     def _train(self, assignment: "Assignment") -> None:
         from steelyard.imaging.segmentation.launch import train, train_in_processes
+        from steelyard.imaging.writing import refuse_links
 
-        fabric = _fabric(self.accelerator, self.devices)
-        watch = _Watch(assignment.config.epochs, self.run_directory / "tensorboard" if self.tensorboard else None)
+        fabric = open_fabric(self.accelerator, self.devices)
+        logs = self.run_directory / "tensorboard" if self.tensorboard else None
+        if logs is not None:
+            refuse_links(logs, within=self.run_directory)
+        watch = _Watch(assignment.config.epochs, logs)
         if self.devices > 1:
             with blocked_signals():
                 train_in_processes(assignment, fabric, watch)
@@ -147,7 +155,12 @@ def _announce(assignment: "Assignment") -> str:
     )
 
 
-def _fabric(accelerator: str, devices: int) -> Any:
+def open_fabric(accelerator: str, devices: int) -> Any:
+    """Return what training runs on.
+
+    Raises:
+        UserError: This machine has no such device, or too few.
+    """
     import warnings
 
     from lightning.fabric import Fabric

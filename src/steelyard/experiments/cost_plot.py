@@ -1,7 +1,7 @@
 """The cost of a step, as pictures: against the number of domains, and beside others' methods."""
 
+import io
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from steelyard.experiments.benchmark import Record
@@ -9,7 +9,7 @@ from steelyard.experiments.benchmark import Record
 _OTHERS = ("torchjd", "higher", "Gramian", "bare")
 
 
-def draw_scaling(records: Sequence[Record], out: Path) -> None:
+def draw_scaling(records: Sequence[Record]) -> bytes:
     """One panel for each network that was measured with several numbers of domains."""
     plt = _pyplot()
     voting = [r for r in records if r.every == 1 and not r.method.startswith(_OTHERS)]
@@ -32,11 +32,10 @@ def draw_scaling(records: Sequence[Record], out: Path) -> None:
     panels[0][0].set_ylabel("time of a step with a vote, relative to plain")
     panels[0][-1].legend(frameon=False, fontsize=8)
     figure.tight_layout()
-    figure.savefig(out, dpi=110)
-    plt.close(figure)
+    return _packed(figure)
 
 
-def draw_peers(records: Sequence[Record], out: Path) -> None:
+def draw_peers(records: Sequence[Record]) -> bytes:
     """One panel for each network that others' methods were measured on (the first, if none): a bar for each row."""
     plt = _pyplot()
     groups = dict.fromkeys((r.network, r.domains) for r in records if r.method.startswith(_OTHERS))
@@ -54,8 +53,15 @@ def draw_peers(records: Sequence[Record], out: Path) -> None:
         panel.set_xlim(0, 1.15 * mine[0].time_ratio)
         panel.tick_params(axis="y", labelsize=7)
     figure.tight_layout()
-    figure.savefig(out, dpi=110)
-    plt.close(figure)
+    return _packed(figure)
+
+
+def _packed(figure: Any) -> bytes:
+    """Return a finished figure as a PNG file."""
+    packed = io.BytesIO()
+    figure.savefig(packed, format="png", dpi=110)
+    _pyplot().close(figure)
+    return packed.getvalue()
 
 
 def _pyplot() -> Any:

@@ -10,12 +10,13 @@ from steelyard.errors import UserError
 from steelyard.experiments.crews import Crew, News
 from steelyard.experiments.designs import GridConfig
 from steelyard.experiments.results import KEYS, design_order
-from steelyard.experiments.units import CACHE, Unit, is_done, run_path, split_for
+from steelyard.experiments.units import CACHE, RUNS, Unit, is_done, run_path, split_for
+from steelyard.imaging import writing
 from steelyard.imaging.checks import is_name, parse_whole
 from steelyard.imaging.records import read_json, read_loose_rows
 from steelyard.imaging.segmentation.data import LabelledSlices
 from steelyard.imaging.segmentation.run import refuse_difference, split_as_json
-from steelyard.imaging.writing import as_csv, locked, reason, write_json, write_text
+from steelyard.imaging.writing import as_csv, holding, reason, refuse_links, remove, write_json, write_text
 
 DESIGN, FAILURES = "experiment.json", "failures.csv"
 TRIES = 2
@@ -31,12 +32,8 @@ def claim(out: Path) -> Iterator[None]:
     Raises:
         UserError: It holds something else, another process works on it, or it cannot be written.
     """
-    check_folder(out)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{out}: {reason(error)}.") from error
-    with locked(out):
+    with holding(out):
+        check_folder(out)
         yield
 
 
@@ -44,13 +41,18 @@ def check_folder(out: Path) -> None:
     """Make sure that a folder is free, or an experiment's; change nothing.
 
     Raises:
-        UserError: It holds something else, or cannot be read.
+        UserError: It holds something else, or cannot be written.
     """
+    writing.check_folder(out)
+    if not out.exists():
+        return
     try:
-        held = {path.name for path in out.iterdir() if path.name[0] != "."} - {CACHE} if out.exists() else set()
+        names = {path.name for path in out.iterdir() if path.name[0] != "."} - {CACHE}
     except OSError as error:
         raise UserError(f"{out}: {reason(error)}.") from error
-    if held and DESIGN not in held:
+    for name in (CACHE, RUNS):
+        refuse_links(out / name, within=out)
+    if names and DESIGN not in names:
         raise UserError(f"{out}: is not empty and holds no experiment; nothing was written.")
 
 
@@ -117,7 +119,7 @@ def write_failures(out: Path, failed: Sequence[News]) -> None:
     if left:
         write_text(path, as_csv(left))
     else:
-        path.unlink(missing_ok=True)
+        remove(path)
 
 
 def _read_failures(path: Path) -> list[dict[str, str]]:

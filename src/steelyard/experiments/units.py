@@ -1,6 +1,6 @@
 """The runs of a grid, each an independent piece of work that may be done anywhere, any number of times."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -16,10 +16,11 @@ from steelyard.imaging.segmentation.config import TrainingConfig
 from steelyard.imaging.segmentation.data import LabelledSlices, load_labelled, read_prepared
 from steelyard.imaging.segmentation.domains import contrast_of
 from steelyard.imaging.segmentation.judging import judge_test_subjects
-from steelyard.imaging.segmentation.launch import Assignment, train
+from steelyard.imaging.segmentation.launch import Assignment, rehearse, train
 from steelyard.imaging.segmentation.run import METRICS, RunDirectory
 from steelyard.imaging.segmentation.split import Split, split_subjects, withhold
 from steelyard.imaging.slices import SliceChoice
+from steelyard.imaging.writing import refuse_links, write_bytes
 
 RUNS, CACHE = "runs", "slices"
 
@@ -95,9 +96,16 @@ class Timing:
 
 
 def read_slices(grid: GridConfig, data: Path, out: Path | None = None) -> LabelledSlices:
-    """Return the slices that a grid learns from; an experiment's folder that is there keeps them for the workers."""
+    """Return the slices that a grid learns from; a folder that is there keeps them for the workers."""
     cache = out / CACHE if out is not None and out.is_dir() else None
     return load_labelled(read_prepared(data), grid.training.slices, domains=grid.training.domains, cache=cache)
+
+
+def keep_slices(scratch: Path, out: Path) -> None:
+    """Move slices that were read before the experiment had a folder into it."""
+    for path in sorted((scratch / CACHE).glob("*")):
+        write_bytes(out / CACHE / path.name, path.read_bytes(), within=out)
+        path.unlink()
 
 
 def plan(grid: GridConfig, slices: LabelledSlices, *, data: Path, out: Path, accelerator: str = "cpu") -> list[Unit]:
@@ -124,8 +132,20 @@ def plan(grid: GridConfig, slices: LabelledSlices, *, data: Path, out: Path, acc
             )
         )
     for unit in units:
+        refuse_links(unit.path, within=unit.out)
         RunDirectory(unit.path).check(unit.config, unit.split, slices.digests)
     return units
+
+
+def check_networks(units: Sequence[Unit], slices: LabelledSlices) -> None:
+    """Make sure that every network of a grid can be built and takes the slices; write nothing.
+
+    Raises:
+        UserError: One cannot.
+    """
+    first = {unit.config.model: unit for unit in reversed(units)}
+    for unit in first.values():
+        rehearse(Assignment(config=unit.config, split=unit.split, slices=slices, out=unit.path))
 
 
 def do_unit(unit: Unit) -> Timing:
@@ -134,6 +154,7 @@ def do_unit(unit: Unit) -> Timing:
     Raises:
         UserError: The run cannot be trained or judged.
     """
+    refuse_links(unit.path, within=unit.out)
     torch.set_num_threads(unit.config.threads)
     config = unit.config
     slices = _slices(unit.data, config.slices, config.domains, unit.out / CACHE)

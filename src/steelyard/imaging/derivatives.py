@@ -1,23 +1,23 @@
 """A folder of BIDS derivatives: made ours, kept from other runs, and what is outdated put out of sight."""
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from steelyard.errors import UserError
 from steelyard.imaging.bids import written_by
+from steelyard.imaging.ownership import LEDGER, WITHDRAWN, rewrite, sweep, tell_moved, withdraw
 from steelyard.imaging.provenance import versions
 from steelyard.imaging.workers import Outcome, one_line
-from steelyard.imaging.writing import LOCK, locked, reason, write_json, write_text
+from steelyard.imaging.writing import as_json, first_link, holding, is_unfinished, reason, refuse_links
 
 FIGURES = "figures"
 """Where the pictures lie."""
-
-WITHDRAWN = ".withdrawn"
-"""Where outputs go that no longer have a source."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,46 +50,52 @@ def claim(out: Path, kind: Kind, *, sources: Sequence[Path], links: Mapping[str,
     Raises:
         UserError: It is an input, a file, another's work, in use by another run, or cannot be written.
     """
-    # Unlike resolve(), realpath bears links that lead in a circle.
-    if os.path.realpath(out) in [os.path.realpath(source) for source in sources]:
-        raise UserError(f"{out}: the output must not be the input.")
-    try:
-        if out.exists() and not out.is_dir():
-            raise UserError(f"{out}: is a file; a folder is needed.")
-        if out.is_dir() and any(path.name != LOCK for path in out.iterdir()) and not written_by(out, kind.generator):
-            raise UserError(f"{out}: is not empty and was not written by {kind.generator}; nothing was written.")
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{out}: {reason(error)}; nothing was written.") from error
-    with locked(out):
+    with holding(out):
         try:
-            for unfinished in out.rglob(".*.part"):
-                unfinished.unlink()
+            _check(out, kind, sources)
+            sweep(out)
             _describe(out, kind, links or {})
         except OSError as error:
             raise UserError(f"{out}: {reason(error)}; nothing was written.") from error
         except UserError as error:
-            raise UserError(f"{str(error).removesuffix('.')}; nothing was written.") from error
+            text = str(error).removesuffix(".").removesuffix("; nothing was written")
+            raise UserError(f"{text}; nothing was written.") from error
         yield
+
+
+def _check(out: Path, kind: Kind, sources: Sequence[Path]) -> None:
+    """Refuse a folder that is an input or another's work, or whose parts lie elsewhere."""
+    # Unlike resolve(), realpath bears links that lead in a circle.
+    if os.path.realpath(out) in {os.path.realpath(source) for source in sources}:
+        raise UserError(f"{out}: the output must not be the input.")
+    files = [path for path in out.iterdir() if path.name != LEDGER and not is_unfinished(path)]
+    if files and not written_by(out, kind.generator):
+        raise UserError(f"{out}: is not empty and was not written by {kind.generator}.")
+    for name in (FIGURES, WITHDRAWN):
+        refuse_links(out / name, within=out)
 
 
 def _describe(out: Path, kind: Kind, links: Mapping[str, Path]) -> None:
     """Write what a BIDS derivative has at its top."""
-    linked = {name: _link(out, path) for name, path in links.items()}
-    write_json(
-        out / "dataset_description.json",
-        {
-            "Name": kind.title,
-            "BIDSVersion": "1.10.0",
-            "DatasetType": "derivative",
-            "GeneratedBy": [{"Name": kind.generator, "Version": versions()["steelyard"]}],
-        }
-        | ({"DatasetLinks": linked} if linked else {}),
-    )
-    write_text(
-        out / ".bidsignore", "".join(f"{line}\n" for line in (FIGURES, f"{FIGURES}/**", "index.html", *kind.ignored))
-    )
-    write_text(out / "README", kind.readme)
+    description: dict[str, Any] = {
+        "Name": kind.title,
+        "BIDSVersion": "1.10.0",
+        "DatasetType": "derivative",
+        "GeneratedBy": [{"Name": kind.generator, "Version": versions()["steelyard"]}],
+    }
+    if links:
+        description["DatasetLinks"] = {name: _link(out, path) for name, path in links.items()}
+    ignored = (FIGURES, f"{FIGURES}/**", "index.html", *kind.ignored)
+    write_top(out, "dataset_description.json", as_json(description))
+    write_top(out, ".bidsignore", "".join(f"{line}\n" for line in ignored))
+    write_top(out, "README", kind.readme)
+
+
+def write_top(out: Path, name: str, text: str) -> None:
+    """Write a file about the whole folder; one that somebody changed is moved out of the way, and told."""
+    moved = rewrite(out, name, text)
+    if moved:
+        logging.getLogger(__name__).warning(tell_moved(moved, out))
 
 
 def _link(out: Path, source: Path) -> str:
@@ -104,12 +110,15 @@ def _link(out: Path, source: Path) -> str:
 def put_away(outcome: Outcome, out: Path, files: Iterable[Path]) -> Outcome:
     """Put what earlier runs wrote of something that failed out of sight, and say so."""
     try:
-        if not withdraw(out, files):
+        moved = withdraw(out, files)
+        if not moved:
             return outcome
-        what = f"its earlier outputs were moved to {out / WITHDRAWN}"
+        remark = f"its earlier outputs were moved to {out / WITHDRAWN}"
+        for folder in {path.parent for path in moved if path.parent.name == "anat"}:
+            _prune(folder, out)
     except UserError as error:
-        what = f"its earlier outputs are still there: {str(error).removesuffix('.')}"
-    return replace(outcome, message=one_line(f"{outcome.message.removesuffix('.')}; {what}."))
+        remark = f"its earlier outputs are still there: {str(error).removesuffix('.')}"
+    return replace(outcome, message=one_line(f"{outcome.message.removesuffix('.')}; {remark}."))
 
 
 def page_failed(error: UserError | OSError) -> Outcome:
@@ -118,46 +127,17 @@ def page_failed(error: UserError | OSError) -> Outcome:
     return Outcome("index.html", "failed", f"the page of the cohort could not be written: {why}.")
 
 
-def withdraw(out: Path, files: Iterable[Path]) -> bool:
-    """Move files into a hidden folder, in the order given; tell whether there were any.
-
-    Raises:
-        UserError: A file cannot be moved.
-    """
-    moved = False
-    listed = list(files)
-    for path in listed:
-        target = out / WITHDRAWN / path.relative_to(out)
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            path.replace(target)
-            moved = True
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise UserError(f"{path}: cannot be withdrawn, {reason(error)}.") from error
-    for folder in {path.parent for path in listed if path.parent.name == "anat"}:
-        _prune(folder, out)
-    return moved
+def visits(out: Path) -> list[Path]:
+    """Return the folders that hold results of subjects; those behind links are not ours."""
+    folders = [*out.glob("sub-*/anat"), *out.glob("sub-*/ses-*/anat")]
+    return sorted(folder for folder in folders if first_link(folder, out) is None)
 
 
 def _prune(folder: Path, out: Path) -> None:
     """Remove folders that are empty now."""
-    while folder != out:
+    while folder != out and first_link(folder, out) is None:
         try:
             folder.rmdir()
         except OSError:
             return
         folder = folder.parent
-
-
-def remove(path: Path) -> None:
-    """Remove a file that may be gone already.
-
-    Raises:
-        UserError: The system refuses.
-    """
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        raise UserError(f"{path}: {reason(error)}.") from error

@@ -4,6 +4,9 @@ from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
+MARK = '<meta name="generator" content="steelyard">'
+"""What the head of every page of ours holds."""
+
 
 def render(template: str, *, package: str = __package__, **values: Any) -> str:
     """Return a self-contained page; whatever a value holds is text, never markup.

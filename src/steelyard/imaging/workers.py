@@ -29,7 +29,7 @@ class Outcome:
     Args:
         key: Its name in the derivatives.
         status: Done now, unchanged since an earlier run, or failed.
-        message: Why it failed, in one line.
+        message: Why it failed, in one line, or what else the user should know.
     """
 
     key: str

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from steelyard.errors import UserError
-from steelyard.imaging.writing import write_text
+from steelyard.imaging.writing import refuse_links, write_text
 from steelyard.report.assembly import Scans, assemble
 from steelyard.report.cost import timings_of
 from steelyard.report.evidence import write_tables, write_verdicts
@@ -44,6 +44,8 @@ def conclude(out: Path, data: Path, *, trusted: Sequence[str] = (), subjects: in
         trusted: Import paths of networks that are not ours, from the user.
         subjects: At most so many are in the page's viewer.
     """
+    for name in ("tables", "figures"):
+        refuse_links(out / name, within=out)
     results = read_results(out / RESULTS)
     write_tables(results, out / "tables")
     evidence = _weigh(results)

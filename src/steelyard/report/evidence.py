@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from steelyard.imaging.writing import write_bytes
+from steelyard.imaging.writing import remove, write_bytes
 from steelyard.report.bootstrap import Estimate
 from steelyard.report.notation import NOTATIONS
 from steelyard.report.results import Results
@@ -50,7 +50,7 @@ def write_verdicts(verdicts: Sequence[Verdict], folder: Path) -> list[Path]:
     """Write `comparisons.csv` and `verdict.txt`; without any verdict, take away what an earlier call has written."""
     if not verdicts:
         for name in ("comparisons.csv", "verdict.txt"):
-            (folder / name).unlink(missing_ok=True)
+            remove(folder / name)
         return []
     comparisons = [one for verdict in verdicts for one in verdict.comparisons]
     return _write(folder, {"comparisons.csv": comparisons_csv(comparisons), "verdict.txt": verdict_text(verdicts)})

@@ -1,6 +1,9 @@
+import errno
 import json
+import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import nibabel
@@ -11,6 +14,7 @@ import SimpleITK
 from steelyard.errors import UserError
 from steelyard.imaging.phantom import Cohort, write_cohort
 from steelyard.imaging.phantom.dataset import TRUTH
+from steelyard.imaging.writing import holding
 
 
 def files(folder):
@@ -63,6 +67,75 @@ def test_nothing_is_overwritten(cohort_folder, tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UserError, match="is a file; a folder is needed"):
         list(write_cohort(tmp_path / "file", Cohort(subjects=1)))
+
+
+def full(monkeypatch, *, after):
+    """The disk is full after some files."""
+    real, written = os.fsync, []
+
+    def sync(handle):
+        written.append(handle)
+        if len(written) > after:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", sync)
+
+
+def test_what_a_full_disk_left_is_taken_up(made, tmp_path, monkeypatch):
+    monkeypatch.setattr("steelyard.imaging.phantom.dataset.simulate", lambda *_: made.subjects[0])
+    out = tmp_path / "new" / "out"
+    for files in (0, 3):
+        with monkeypatch.context() as patch:
+            full(patch, after=files)
+            with pytest.raises(UserError, match="the disk is full"):
+                list(write_cohort(out, Cohort(subjects=1)))
+        assert (tmp_path / "new").exists() == bool(files)
+    assert list(write_cohort(out, Cohort(subjects=1))) == ["sub-001"]
+    assert files_of(out, "sub-001") == files_of(made.folder, "sub-001")
+    assert not list(out.rglob(".unfinished*"))
+
+
+def files_of(folder, name):
+    return files(folder / name), files(folder / TRUTH / name)
+
+
+def test_what_a_killed_run_left_of_its_mark_is_no_obstacle(tmp_path, monkeypatch):
+    (tmp_path / "..unfinished-phantom.json.4711.part").write_text("{")
+    monkeypatch.setattr("steelyard.imaging.phantom.dataset.simulate", stop)
+    with pytest.raises(KeyboardInterrupt):
+        list(write_cohort(tmp_path, Cohort(subjects=1, seed=1)))
+    assert [path.name for path in tmp_path.iterdir()] == [".unfinished-phantom.json"]
+
+
+def stop(*arguments):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("text", ["{", "\xff", "[" * 100_000])
+def test_a_damaged_mark_is_one_line(tmp_path, text):
+    (tmp_path / ".unfinished-phantom.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match=r"unfinished-phantom\.json: is damaged; remove the folder to begin anew\.$"):
+        list(write_cohort(tmp_path, Cohort(subjects=1)))
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path):
+    with holding(tmp_path), pytest.raises(UserError, match="another run is working on it"):
+        list(write_cohort(tmp_path, Cohort(subjects=1)))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", [".unfinished", "derivatives"])
+def test_heads_do_not_leave_through_a_link(tmp_path, name):
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    out.mkdir()
+    (out / name).symlink_to(elsewhere)
+    ours = {"seed": 0, "scanner": "standard-3t", "version": version("steelyard")}
+    (out / ".unfinished-phantom.json").write_text(json.dumps(ours))
+    with pytest.raises(UserError, match=f"{name}: is a link"):
+        list(write_cohort(out, Cohort(subjects=1)))
+    assert not list(elsewhere.iterdir())
 
 
 @pytest.mark.parametrize(

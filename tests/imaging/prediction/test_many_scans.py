@@ -15,9 +15,9 @@ import pytest
 import heads
 import networks_by_hand
 from steelyard.errors import UserError
-from steelyard.imaging import writing
+from steelyard.imaging import ownership, writing
 from steelyard.imaging.bids import read_bids
-from steelyard.imaging.prediction import Network, Options, cohort, find_scans, outputs, predict
+from steelyard.imaging.prediction import Network, Options, cohort, find_scans, predict
 from steelyard.imaging.prediction.page import render_page
 from steelyard.imaging.prediction.table import Row, write_table
 
@@ -104,30 +104,73 @@ def test_a_scan_that_fails_stops_no_other_and_keeps_no_old_result(network, pair,
     assert page.index("Failed") < page.index("<table>")
 
 
-@pytest.mark.parametrize("fatal", range(5))
+@pytest.mark.parametrize("fatal", [1, 4, 7])
 def test_a_run_that_dies_between_two_files_leaves_no_half(network, pair, tmp_path, monkeypatch, fatal):
+    """It dies while files are written, while they get their names, and before the record gets its own."""
     out = tmp_path / "out"
     statuses(network, pair[:1], out)
-    written = []
+    steps = []
 
-    def die(path, content):
-        if path.parent.name in ("anat", "figures"):
-            written.append(path)
-        if len(written) > fatal:
-            raise KeyboardInterrupt
-        writing_bytes(path, content)
+    def dying(real):
+        def call(*arguments, **named):
+            steps.append(arguments)
+            if len(steps) > fatal:
+                raise KeyboardInterrupt
+            return real(*arguments, **named)
 
-    writing_bytes = writing.write_bytes
+        return call
+
+    other = Network(run=networks_by_hand.write_run(tmp_path / "run", level=150.0))
     with monkeypatch.context() as patch:
-        patch.setattr(writing, "write_bytes", die)
-        patch.setattr(outputs, "write_bytes", die)
+        for name in ("stage", "rename"):
+            patch.setattr(ownership, name, dying(getattr(ownership, name)))
+        patch.setattr(ownership, "discard", lambda unfinished: None)
         with pytest.raises(KeyboardInterrupt):
-            statuses(network, pair[:1], out, Options(bias="skip", normalise="skip", threshold=0.3))
-    assert outputs.read_record(next(iter([*outputs.records(out), out / "none"])), out) is None
+            statuses(other, pair[:1], out)
     assert statuses(network, pair[1:], out) == {"sub-2": "done"}
-    assert not (out / "sub-1/anat").exists() or not list((out / "sub-1/anat").iterdir())
-    assert {path.name for path in (out / "figures").iterdir()} == {"sub-2_space-FLAIR.jpg"}
-    assert list(table(out)) == ["sub-2_space-FLAIR"]
+    assert not [path for path in out.rglob(".*") if writing.is_unfinished(path)]
+    left = {"sub-1_space-FLAIR"} if fatal <= 4 else set()  # what was whole stays
+    assert set(table(out)) == left | {"sub-2_space-FLAIR"}
+    assert {path.stem for path in (out / "figures").iterdir()} == left | {"sub-2_space-FLAIR"}
+    assert statuses(other, pair[:1], out) == {"sub-1": "done"}
+    assert not (out / ".withdrawn").exists()
+
+
+def test_what_others_put_beside_the_results_stays_and_what_they_changed_is_moved(network, pair, tmp_path):
+    out = tmp_path / "out"
+    statuses(network, pair, out)
+    mask = out / "sub-1/anat/sub-1_space-FLAIR_label-WMH_mask.nii.gz"
+    manual = mask.with_name("sub-1_space-FLAIR_desc-manual_label-WMH_mask.nii.gz")
+    stranger = out / "sub-9/anat/sub-9_label-WMH_mask.nii.gz"
+    stranger.parent.mkdir(parents=True)
+    for path in (manual, stranger, out / "figures/mine.jpg"):
+        path.write_bytes(b"mine")
+    corrected = bytes(len(mask.read_bytes()))  # of the same size
+    mask.write_bytes(corrected)
+    outcomes = {outcome.key: outcome for outcome in predict(network, find_scans(pair), out, options=QUICK)}
+    assert outcomes["sub-1_space-FLAIR"].status == "done"
+    assert outcomes["sub-1_space-FLAIR"].message == f"{mask.name}: changed by somebody else, moved to {out}/.withdrawn."
+    assert (outcomes["sub-2_space-FLAIR"].status, outcomes["sub-2_space-FLAIR"].message) == ("unchanged", "")
+    assert (out / ".withdrawn" / mask.relative_to(out)).read_bytes() == corrected
+    assert nibabel.load(mask).get_fdata().any()
+    assert all(path.read_bytes() == b"mine" for path in (manual, stranger, out / "figures/mine.jpg"))
+    assert list(table(out)) == ["sub-1_space-FLAIR", "sub-2_space-FLAIR"]
+
+
+def test_links_among_the_results_lead_nobody_astray(network, pair, tmp_path):
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    statuses(network, pair[1:], out)
+    (elsewhere / "anat").mkdir(parents=True)
+    (elsewhere / "anat/sub-1_label-WMH_mask.nii.gz").write_bytes(b"precious")
+    (out / "sub-1").symlink_to(elsewhere)
+    outcomes = {outcome.key: outcome for outcome in predict(network, find_scans(pair), out, options=QUICK)}
+    assert outcomes["sub-1_space-FLAIR"].message.startswith(f"sub-1_space-FLAIR: {out}/sub-1: is a link; nothing is")
+    assert outcomes["sub-2_space-FLAIR"].status == "unchanged"
+    assert [path.name for path in elsewhere.rglob("*") if path.is_file()] == ["sub-1_label-WMH_mask.nii.gz"]
+    (out / "figures").rename(tmp_path / "pictures")
+    (out / "figures").symlink_to(tmp_path / "pictures")
+    with pytest.raises(UserError, match=r"figures: is a link; .*; nothing was written\.$"):
+        statuses(network, pair, out)
 
 
 @pytest.mark.slow

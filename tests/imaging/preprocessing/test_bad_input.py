@@ -260,7 +260,7 @@ def test_folders_without_permission_are_one_line(cohort, tmp_path, capsys, monke
         return listing(self)
 
     def open_(self, mode="r", *rest, **named):
-        if "w" in mode and self.is_relative_to(closed):
+        if "x" in mode and self.is_relative_to(closed):
             raise PermissionError(errno.EACCES, "Permission denied", str(self))
         return opening(self, mode, *rest, **named)
 

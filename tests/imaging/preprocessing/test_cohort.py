@@ -16,10 +16,9 @@ import pytest
 import heads
 from steelyard.cli import main
 from steelyard.errors import UserError
-from steelyard.imaging import writing
+from steelyard.imaging import ownership, writing
 from steelyard.imaging.bids import read_bids
-from steelyard.imaging.derivatives import withdraw
-from steelyard.imaging.preprocessing import Settings, outputs, preprocess
+from steelyard.imaging.preprocessing import Settings, preprocess
 from steelyard.imaging.preprocessing.quality import judge
 
 QUICK = Settings(brain="own", align="skip", bias="skip")
@@ -173,21 +172,65 @@ def test_what_has_lost_its_source_is_not_read_again(cohort, tmp_path, caplog):
 
 def test_what_a_killed_run_wrote_is_known(cohort, tmp_path, monkeypatch):
     out = tmp_path / "out"
-    written = []
+    names = []
 
-    def die(path, **named):
-        if "mask" in path.name:
+    def die(path, target, **named):
+        if "mask" in target.name:
             raise KeyboardInterrupt
-        written.append(path)
-        writing.write_nifti(path, **named)
+        names.append(target)
+        writing.rename(path, target, **named)
 
-    monkeypatch.setattr(outputs, "write_nifti", die)
-    with pytest.raises(KeyboardInterrupt):
-        outcomes(cohort, out)
-    assert written
-    assert all(path.is_file() for path in written)
-    assert withdraw(out, outputs.files_of(out, "sub-01"))
-    assert not (out / "sub-01").exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(ownership, "rename", die)
+        with pytest.raises(KeyboardInterrupt):
+            outcomes(cohort, out)
+    assert names
+    assert all(path.is_file() for path in names)
+    shutil.rmtree(cohort / "sub-01")
+    assert outcomes(cohort, out) == {"sub-02": "done"}
+    assert not [path for path in out.rglob("sub-01*") if path.is_file()]
+
+
+def test_only_what_is_ours_and_unchanged_is_replaced(cohort, tmp_path):
+    out = tmp_path / "out"
+    outcomes(cohort, out)
+    mask = out / "sub-01/anat/sub-01_space-FLAIR_label-WMH_mask.nii.gz"
+    stale = out / "sub-02/anat/sub-02_space-FLAIR_desc-preproc_T1w.nii.gz"
+    note = out / "sub-01/anat/sub-01_desc-manual_label-WMH_mask.nii.gz"
+    for path in (mask, stale, note):
+        path.write_bytes(b"by hand")
+    (cohort / "sub-02/anat/sub-02_T1w.nii.gz").unlink()
+    found = {outcome.key: outcome for outcome in preprocess(read_bids(cohort), out, settings=QUICK)}
+    for key, path in (("sub-01", mask), ("sub-02", stale)):
+        assert found[key].status == "done"
+        assert found[key].message == f"{path.name}: changed by somebody else, moved to {out}/.withdrawn."
+        assert (out / ".withdrawn" / path.relative_to(out)).read_bytes() == b"by hand"
+    assert note.read_bytes() == b"by hand"
+    assert not stale.exists()
+    assert not list(out.glob("sub-02/anat/*_T1w.json"))
+    assert mask.stat().st_size > 100
+
+
+def test_a_subject_without_its_flair_leaves_nothing_of_it(cohort, tmp_path):
+    out = tmp_path / "out"
+    outcomes(cohort, out)
+    (cohort / "sub-01/anat/sub-01_FLAIR.nii.gz").unlink()
+    shutil.rmtree(cohort / "derivatives/manual/sub-01")
+    assert outcomes(cohort, out, Settings(brain="skip", align="skip", bias="skip"))["sub-01"] == "done"
+    assert not list((out / "sub-01/anat").glob("*space-FLAIR*"))
+    assert not (out / ".withdrawn").exists()
+
+
+def test_a_subject_behind_a_link_is_its_own_failure(cohort, tmp_path):
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    out.mkdir()
+    (out / "sub-01").symlink_to(elsewhere)
+    (out / "dataset_description.json").write_text('{"GeneratedBy": [{"Name": "steelyard preprocess"}]}')
+    found = {outcome.key: outcome for outcome in preprocess(read_bids(cohort), out, settings=QUICK)}
+    assert found["sub-01"].message.startswith(f"sub-01: {out}/sub-01: is a link;")
+    assert found["sub-02"].status == "done"
+    assert not list(elsewhere.iterdir())
 
 
 def test_the_official_validator_is_content(tmp_path):
@@ -272,7 +315,7 @@ def test_a_second_run_on_the_same_folder_is_refused_and_harms_nothing(cohort, tm
     out = tmp_path / "out"
     first = preprocess(read_bids(cohort), out, settings=QUICK)
     next(first)
-    part = out / "sub-02" / ".live.part"
+    part = out / "sub-02" / ".live.4711.part"
     part.parent.mkdir(exist_ok=True)
     part.touch()
     with pytest.raises(UserError, match=r"out: another run is working on it\.$"):

@@ -24,7 +24,7 @@ def assignment(labelled, tmp_path):
 
 
 def contents(folder):
-    left_out = {"environment.json", ".lock"}
+    left_out = {"environment.json"}
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in left_out}
 
 
@@ -212,6 +212,33 @@ def test_weights_that_are_good_are_there_from_the_first_step_on(assignment):
 def test_a_network_that_does_not_fit_is_refused_before_it_trains(assignment, setting, message):
     with pytest.raises(UserError, match=message):
         list(train(replace(assignment, config=replace(assignment.config, **setting))))
+    assert not assignment.out.exists()
+
+
+@pytest.mark.parametrize("name", ["epochs.csv", "steps.csv"])
+def test_a_run_that_was_sent_does_not_write_through_its_links(assignment, tmp_path, name):
+    epochs = train(assignment)
+    next(epochs)
+    epochs.close()
+    for outside in (tmp_path / "nothing", tmp_path / "precious"):
+        (assignment.out / name).unlink()
+        (assignment.out / name).symlink_to(outside)
+        with pytest.raises(UserError, match=rf"{name}: is a link; remove it to go on\.$"):
+            list(train(assignment))
+        (tmp_path / "precious").write_text("years")
+    assert not (tmp_path / "nothing").exists()
+    assert (tmp_path / "precious").read_text() == "years"
+
+
+def test_a_table_under_two_names_is_changed_under_one(assignment, tmp_path):
+    epochs = train(assignment)
+    next(epochs)
+    other = tmp_path / "snapshot.csv"
+    other.hardlink_to(assignment.out / "epochs.csv")
+    before = other.read_bytes()
+    list(epochs)
+    assert other.read_bytes() == before
+    assert (assignment.out / "epochs.csv").read_bytes().startswith(before)
 
 
 @pytest.mark.parametrize("held", [[1, 2], {"epoch": 3}])

@@ -18,9 +18,10 @@ from steelyard.errors import UserError
 from steelyard.imaging.phantom import sidecars
 from steelyard.imaging.phantom.rigid import itk_text
 from steelyard.imaging.phantom.scanner import Scanner, scanner_named
-from steelyard.imaging.phantom.storage import write_fixed_point, write_json, write_nifti, write_text
+from steelyard.imaging.phantom.storage import write_fixed_point, write_nifti
 from steelyard.imaging.phantom.subject import Subject, simulate, traits_of
 from steelyard.imaging.workers import check_workers, worker_pool
+from steelyard.imaging.writing import holding, is_unfinished, refuse_links, remove, rename, write_json, write_text
 
 TRUTH = Path("derivatives", "truth")
 _UNFINISHED = ".unfinished-phantom.json"
@@ -65,8 +66,16 @@ def write_cohort(out: Path, cohort: Cohort) -> Iterator[str]:
 
     A run that was stopped goes on where it was if called again with the same seed and scanner. Any other
     folder must be empty: nothing is overwritten.
+
+    Raises:
+        UserError: The folder holds something else, another run works on it, or it cannot be written.
     """
-    _claim(out, cohort)
+    with holding(out):
+        _claim(out, cohort)
+        yield from _write_cohort(out, cohort)
+
+
+def _write_cohort(out: Path, cohort: Cohort) -> Iterator[str]:
     names = {number: subject_name(number) for number in range(1, cohort.subjects + 1)}
     missing = [number for number, name in names.items() if not (out / name).exists()]
     yield from (name for number, name in names.items() if number not in missing)
@@ -93,16 +102,25 @@ def _claim(out: Path, cohort: Cohort) -> None:
     """Make the folder ours, or refuse."""
     ours = {"seed": cohort.seed, "scanner": cohort.scanner, "version": version("steelyard")}
     mark = out / _UNFINISHED
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file; a folder is needed.")
-    if mark.exists():
-        found = json.loads(mark.read_text())
+    if mark.is_file():
+        found = _read_mark(mark)
         if found != ours:
             raise UserError(f"{out} holds an unfinished cohort with {found}; this one has {ours}.")
-    elif out.exists() and any(out.iterdir()):
+    elif not all(map(is_unfinished, out.iterdir())):
         raise UserError(f"{out} is not empty; nothing was written.")
+    for folder in (out / _STAGE, out / TRUTH):
+        refuse_links(folder, within=out)
+    for path in filter(is_unfinished, out.iterdir()):
+        remove(path)
     write_json(mark, ours)
     shutil.rmtree(out / _STAGE, ignore_errors=True)
+
+
+def _read_mark(mark: Path) -> object:
+    try:
+        return json.loads(mark.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{mark}: is damaged; remove the folder to begin anew.") from error
 
 
 def _write_subject(out: Path, cohort: Cohort, number: int) -> str:
@@ -116,8 +134,8 @@ def _write_subject(out: Path, cohort: Cohort, number: int) -> str:
     _write_truth(stage / "truth" / "anat", name, subject)
     shutil.rmtree(out / TRUTH / name, ignore_errors=True)
     (out / TRUTH).mkdir(parents=True, exist_ok=True)
-    (stage / "truth").replace(out / TRUTH / name)
-    (stage / "scans").replace(out / name)
+    rename(stage / "truth", out / TRUTH / name, within=out)
+    rename(stage / "scans", out / name, within=out)
     stage.rmdir()
     return name
 
@@ -177,7 +195,7 @@ def _finish(out: Path, cohort: Cohort, names: list[str]) -> None:
     header = "\t".join(("participant_id", *sidecars.PARTICIPANTS))
     write_text(out / "participants.tsv", "\n".join([header, *rows]) + "\n")
     shutil.rmtree(out / _STAGE, ignore_errors=True)
-    (out / _UNFINISHED).unlink()
+    remove(out / _UNFINISHED)
 
 
 def _participant(out: Path, cohort: Cohort, number: int, name: str) -> str:

@@ -1,8 +1,7 @@
-"""Files that are the same bytes for the same content, and are there whole or not at all."""
+"""NIfTI files that are the same bytes for the same content."""
 
 import gzip
 import io
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.imaging.phantom.rigid import Matrix
+from steelyard.imaging.writing import write_bytes
 
 _COMPRESSION = 1  # noise hardly compresses; higher levels cost seconds a subject for a few per cent
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file under another name, then give it its own."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.part")
-    unfinished.write_bytes(content)
-    unfinished.replace(path)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file in UTF-8."""
-    write_bytes(path, text.encode())
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON file, indented, keys in the order given."""
-    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def write_nifti(path: Path, voxels: NDArray[Any], affine: Matrix, *, slope: float | None = None) -> None:

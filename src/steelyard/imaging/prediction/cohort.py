@@ -7,7 +7,8 @@ from pathlib import Path
 from time import perf_counter
 
 from steelyard.errors import UserError
-from steelyard.imaging.derivatives import claim, page_failed, put_away
+from steelyard.imaging.derivatives import claim, page_failed, put_away, write_top
+from steelyard.imaging.ownership import is_whole, tell_moved
 from steelyard.imaging.prediction import outputs
 from steelyard.imaging.prediction.mosaic import draw_mosaic
 from steelyard.imaging.prediction.options import Options
@@ -18,7 +19,7 @@ from steelyard.imaging.prediction.table import Row, write_table
 from steelyard.imaging.prediction.weights import Model, load_model
 from steelyard.imaging.provenance import digest, versions
 from steelyard.imaging.workers import Outcome, check_workers, one_line, run_jobs
-from steelyard.imaging.writing import reason, write_text
+from steelyard.imaging.writing import reason, refuse_links
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +53,8 @@ def predict(
     """Find the lesions of every scan and yield each outcome as it comes.
 
     A scan whose content, model and options are those of an earlier run is left as it is. What earlier runs wrote of
-    a scan that fails now is moved out of sight; what they wrote of other scans stays, in the table and on the page
-    too. Both are written after the last scan.
+    a scan that fails now is moved out of sight, and so are results that somebody changed and that are written anew;
+    what they wrote of other scans stays, in the table and on the page too. Both are written after the last scan.
 
     Raises:
         UserError: The run or the output folder cannot be used; nothing was written then.
@@ -62,10 +63,6 @@ def predict(
     _loaded.cache_clear()
     _loaded(network)
     with claim(out, outputs.KIND, sources=[network.run, *(scan.path for scan in scans)]):
-        try:
-            outputs.sweep(out)
-        except OSError as error:
-            raise UserError(f"{error.filename or out}: {reason(error)}.") from error
         yield from _predict([_Job(scan, out, network, options) for scan in scans], out, workers)
 
 
@@ -76,7 +73,7 @@ def _predict(jobs: Sequence[_Job], out: Path, workers: int) -> Iterator[Outcome]
         told = outcome
         if outcome.status == "failed":
             record = outputs.record_path(out, scans[outcome.key])
-            told = put_away(outcome, out, [path for path in outputs.files_of(record, out) if path.exists()])
+            told = put_away(outcome, out, outputs.files_of(record, out))
             failures[outcome.key] = told.message
         yield told
     try:
@@ -100,8 +97,10 @@ def _work(job: _Job) -> Outcome:
     except OSError as error:
         raise UserError(f"{job.scan.path}: cannot be read, {reason(error)}.") from error
     mark = outputs.fingerprint(scan_digest, model.about, job.options)
-    earlier = outputs.read_record(outputs.record_path(job.out, job.scan), job.out)
-    if earlier is not None and earlier[0] == mark:
+    record = outputs.record_path(job.out, job.scan)
+    refuse_links(record.parent, within=job.out)
+    earlier = outputs.read_record(record, job.out)
+    if earlier is not None and earlier[0] == mark and is_whole(job.out, record):
         return Outcome(job.key, "unchanged")
     found = predict_scan(job.scan.path, model, job.options)
     row = outputs.describe(job.scan, found, about=model.about, options=job.options)
@@ -116,8 +115,8 @@ def _work(job: _Job) -> Outcome:
         "Row": outputs.as_record(row),
         "Seconds": seconds | {"total": round(perf_counter() - start, 2)},
     }
-    outputs.write_scan(job.out, job.scan, found, common=common, picture=picture)
-    return Outcome(job.key, "done")
+    moved = outputs.write_scan(job.out, job.scan, found, common=common, picture=picture)
+    return Outcome(job.key, "done", tell_moved(moved, job.out))
 
 
 def _failed(scan: Scan, message: str) -> Row:
@@ -134,7 +133,7 @@ def _write_cohort(out: Path, failed: Sequence[Row]) -> None:
         found = outputs.read_record(record, out)
         if found is not None:
             done[record] = found[1]
-    write_text(out / outputs.TABLE, write_table([*done.values(), *failed]))
+    write_top(out, outputs.TABLE, write_table([*done.values(), *failed]))
     pictures = {row.scan: outputs.figure_path(record, out).read_bytes() for record, row in done.items()}
     facts = f"Written by steelyard {versions()['steelyard']}."
-    write_text(out / "index.html", render_page([*done.values()], pictures=pictures, failed=failed, facts=facts))
+    write_top(out, "index.html", render_page([*done.values()], pictures=pictures, failed=failed, facts=facts))

@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,18 @@ from typing import Any
 import numpy as np
 
 from steelyard.imaging.bids import PREDICTOR
-from steelyard.imaging.derivatives import FIGURES, Kind, remove
+from steelyard.imaging.derivatives import FIGURES, Kind, visits
 from steelyard.imaging.nifti import read_header
+from steelyard.imaging.ownership import Pack, put, read_sealed
 from steelyard.imaging.prediction.options import REVISION, Options
 from steelyard.imaging.prediction.pipeline import Prediction
 from steelyard.imaging.prediction.scans import Scan
 from steelyard.imaging.prediction.table import Row, read_row
 from steelyard.imaging.preprocessing.settings import REVISION as PREPARED
 from steelyard.imaging.provenance import versions
-from steelyard.imaging.records import read_json
 from steelyard.imaging.volumes import Volume, turned_back
 from steelyard.imaging.workers import one_line
-from steelyard.imaging.writing import write_bytes, write_json, write_nifti
+from steelyard.imaging.writing import as_json, first_link, pack_nifti
 
 TABLE = "volumes.csv"
 KIND = Kind(
@@ -51,11 +52,18 @@ def figure_path(record: Path, out: Path) -> Path:
     return out / FIGURES / f"{record.name.removesuffix(f'{_MASK}.json')}.jpg"
 
 
-def files_of(record: Path, out: Path) -> list[Path]:
-    """Return the files that a record vouches for, itself last; no name is taken from what any file says."""
+def results_of(record: Path, out: Path) -> list[Path]:
+    """Return the files that a record must list: probabilities, what is said of them, mask, picture."""
     stem = record.name.removesuffix(f"{_MASK}.json")
     names = (f"{_MAP}.nii.gz", f"{_MAP}.json", f"{_MASK}.nii.gz")
-    return [*(record.with_name(stem + name) for name in names), figure_path(record, out), record]
+    return [*(record.with_name(stem + name) for name in names), figure_path(record, out)]
+
+
+def files_of(record: Path, out: Path) -> list[Path]:
+    """Return the files of a scan that has a record, itself last; no name is taken from what any file says."""
+    if first_link(record.parent, out) is not None or not record.is_file():
+        return []
+    return [*results_of(record, out), record]
 
 
 def fingerprint(scan_digest: str, about: Mapping[str, Any], options: Options) -> str:
@@ -65,48 +73,45 @@ def fingerprint(scan_digest: str, about: Mapping[str, Any], options: Options) ->
 
 
 def read_record(record: Path, out: Path) -> tuple[str, Row] | None:
-    """Return the fingerprint and the row of a scan, if every file of it is there and whole."""
+    """Return the fingerprint and the row of a scan, if its record is as it was written and every file of it there."""
+    own = read_sealed(record)
+    results = results_of(record, out)
+    if own is None or set(own["Outputs"]) != {path.relative_to(out).as_posix() for path in results}:
+        return None
     try:
-        held = read_json(record)["Steelyard"]
-        whole = held["Outputs"] == _sizes(record, out)
-        return (str(held["Fingerprint"]), read_row(held["Row"])) if whole else None
-    except (OSError, ValueError, KeyError, TypeError):
+        row = read_row(own["Row"])
+        return (str(own["Fingerprint"]), row) if all(path.is_file() for path in results) else None
+    except (ValueError, KeyError, TypeError):
         return None
 
 
 def records(out: Path) -> list[Path]:
     """Return the records in a folder, by name."""
-    return sorted({*out.glob(f"sub-*/anat/*{_MASK}.json"), *out.glob(f"sub-*/ses-*/anat/*{_MASK}.json")})
+    return sorted(path for folder in visits(out) for path in folder.glob(f"sub-*{_MASK}.json"))
 
 
-def sweep(out: Path) -> None:
-    """Remove what a killed run left without a record to vouch for it."""
-    for folder in (*out.glob("sub-*/anat"), *out.glob("sub-*/ses-*/anat")):
-        for path in folder.iterdir():
-            name = path.name.removesuffix(".json").removesuffix(".nii.gz")
-            stem = name.removesuffix(_MASK).removesuffix(_MAP)
-            if stem != name and not path.with_name(f"{stem}{_MASK}.json").exists():
-                remove(path)
-    known = {figure_path(record, out).name for record in records(out)}
-    for picture in (out / FIGURES).glob("*.jpg"):
-        if picture.name not in known:
-            remove(picture)
-
-
-def write_scan(out: Path, scan: Scan, found: Prediction, *, common: Mapping[str, Any], picture: bytes) -> None:
-    """Write everything of one scan, the record that vouches for it last."""
+def write_scan(out: Path, scan: Scan, found: Prediction, *, common: Mapping[str, Any], picture: bytes) -> list[Path]:
+    """Write everything of one scan and the record that vouches for it; return what was moved out of the way."""
     record = record_path(out, scan)
-    probabilities, about, mask, figure, _ = files_of(record, out)
-    remove(record)
+    probabilities, about, mask, figure = results_of(record, out)
     header = read_header(scan.path)
     own = Volume(found.scan.voxels, header.get_best_affine())
     beside = {"Sources": [_source(scan.path, out)], "SpatialReference": "orig"}
-    for path, volume, kind in ((probabilities, found.probabilities, np.float32), (mask, found.lesions.mask, np.uint8)):
-        write_nifti(path, turned_back(volume.voxels.astype(kind), own).voxels, own.affine, like=header)
-    write_json(about, {"Description": "Probability of white matter hyperintensity.", **beside})
-    write_bytes(figure, picture)
-    told = {**common, "Versions": versions(), "Outputs": _sizes(record, out)}
-    write_json(record, {"Type": "Lesion", **beside, "Steelyard": told})
+    description = {"Description": "Probability of white matter hyperintensity.", **beside}
+    plan: dict[Path, Pack] = {
+        probabilities: partial(_packed, found.probabilities, np.float32, own, header),
+        mask: partial(_packed, found.lesions.mask, np.uint8, own, header),
+        about: as_json(description).encode,
+        figure: lambda: picture,
+    }
+    content = {"Type": "Lesion", **beside, "Steelyard": {**common, "Versions": versions()}}
+    return put(out, record, plan, content)
+
+
+def _packed(volume: Volume, kind: type[np.generic], own: Volume, header: Any) -> bytes:
+    """Return a volume on the axes of the scan itself, as a file."""
+    voxels = turned_back(volume.voxels.astype(kind), own).voxels
+    return pack_nifti(voxels, own.affine, like=header)
 
 
 def describe(scan: Scan, found: Prediction, *, about: Mapping[str, Any], options: Options) -> Row:
@@ -144,10 +149,6 @@ def _ml(mask: Volume) -> float:
 
 def _rounded(value: float) -> float | None:
     return round(value, 4) if math.isfinite(value) else None
-
-
-def _sizes(record: Path, out: Path) -> dict[str, int]:
-    return {path.relative_to(out).as_posix(): path.stat().st_size for path in files_of(record, out)[:-1]}
 
 
 def _source(path: Path, out: Path) -> str:

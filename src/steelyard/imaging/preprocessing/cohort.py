@@ -10,7 +10,8 @@ from time import perf_counter
 from steelyard.errors import UserError
 from steelyard.imaging.bids import Dataset, Subject
 from steelyard.imaging.copies import refuse_copies
-from steelyard.imaging.derivatives import claim, page_failed, put_away
+from steelyard.imaging.derivatives import claim, page_failed, put_away, write_top
+from steelyard.imaging.ownership import is_whole, tell_moved
 from steelyard.imaging.preprocessing import outputs, record
 from steelyard.imaging.preprocessing.mosaic import draw_mosaic
 from steelyard.imaging.preprocessing.page import Entry, render_page
@@ -18,7 +19,7 @@ from steelyard.imaging.preprocessing.pipeline import prepare
 from steelyard.imaging.preprocessing.settings import Settings
 from steelyard.imaging.provenance import versions
 from steelyard.imaging.workers import Outcome, check_workers, run_jobs
-from steelyard.imaging.writing import write_text
+from steelyard.imaging.writing import refuse_links
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,10 @@ def _prepare_and_write(job: _Job) -> Outcome:
     subject = job.subject
     inputs = record.inputs_of(subject, job.root)
     mark = record.fingerprint(inputs, job.settings)
+    refuse_links(job.out / subject.folder, within=job.out)
     earlier = outputs.read_record(job.out, subject)
-    if earlier is not None and earlier.fingerprint == mark:
+    path = outputs.record_path(job.out, subject)
+    if earlier is not None and earlier.fingerprint == mark and is_whole(job.out, path):
         return Outcome(subject.key, "unchanged")
     done = prepare(subject, job.settings)
     picture = draw_mosaic(done, f"{subject.key}")
@@ -91,8 +94,8 @@ def _prepare_and_write(job: _Job) -> Outcome:
         "Measures": record.measures(done),
         "Seconds": seconds | {"total": round(perf_counter() - start, 2)},
     }
-    outputs.write_subject(job.out, subject, done, common=common, picture=picture)
-    return Outcome(subject.key, "done")
+    moved = outputs.write_subject(job.out, subject, done, common=common, picture=picture)
+    return Outcome(subject.key, "done", tell_moved(moved, job.out))
 
 
 def _write_page(dataset: Dataset, out: Path, outcomes: Sequence[Outcome], notes: Sequence[str]) -> None:
@@ -110,4 +113,4 @@ def _write_page(dataset: Dataset, out: Path, outcomes: Sequence[Outcome], notes:
         notes=notes,
         facts=f"Written by steelyard {versions()['steelyard']}.",
     )
-    write_text(out / "index.html", page)
+    write_top(out, "index.html", page)

@@ -1,7 +1,6 @@
 """The derivatives on disk: names, writing, and telling whether a subject is still up to date."""
 
 import re
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,12 @@ import numpy as np
 
 from steelyard.errors import UserError
 from steelyard.imaging.bids import GENERATOR, SUFFIX, Subject
-from steelyard.imaging.derivatives import FIGURES, Kind, remove
+from steelyard.imaging.derivatives import FIGURES, Kind, visits
 from steelyard.imaging.grids import itk_text
+from steelyard.imaging.ownership import Pack, put, read_sealed, take_away, withdraw
 from steelyard.imaging.preprocessing import record
 from steelyard.imaging.preprocessing.pipeline import Prepared
-from steelyard.imaging.writing import write_bytes, write_json, write_nifti, write_text
+from steelyard.imaging.writing import as_json, pack_nifti
 
 KIND = Kind(
     generator=GENERATOR,
@@ -30,22 +30,22 @@ dataset_description.json links to as raw. index.html shows every subject, outlie
 """What `steelyard preprocess` writes."""
 
 _TYPES = {"WMH": "Lesion", "brain": "Brain"}
-_RECORD = re.compile(
-    r"\.?(sub-[0-9a-zA-Z]+(?:_ses-[0-9a-zA-Z]+)?)_(?:unfinished|space-(?:FLAIR|T1w)_desc-preproc_(?:FLAIR|T1w))\.json"
-)
-_Writer = Callable[[Path], None]
+_RECORD = re.compile(r"sub-[0-9a-zA-Z]+(?:_ses-[0-9a-zA-Z]+)?_space-(?:FLAIR|T1w)_desc-preproc_(?:FLAIR|T1w)\.json")
+
+
+def record_path(out: Path, subject: Subject) -> Path:
+    """Return the file that vouches for a subject's results: it lies beside the scan whose grid they are on."""
+    main = "flair" if subject.flair is not None else "t1"
+    return out / subject.folder / f"{scan_stem(subject, main)}.json"
 
 
 def read_record(out: Path, subject: Subject) -> record.Record | None:
-    """Return what an earlier run wrote down about a subject, if every file it names is there and whole."""
-    for contrast in ("flair", "t1"):
-        try:
-            found = record.read_record(out / subject.folder / f"{scan_stem(subject, contrast)}.json")
-            whole = all((out / name).stat().st_size == size for name, size in found.outputs.items())
-        except (OSError, ValueError):
-            continue
-        return found if whole else None
-    return None
+    """Return what an earlier run wrote down about a subject, if its record is as it was written."""
+    path = record_path(out, subject)
+    try:
+        return record.read_record(path) if read_sealed(path) else None
+    except UserError:
+        return None
 
 
 def scan_stem(subject: Subject, contrast: str) -> str:
@@ -58,82 +58,92 @@ def figure_path(subject: Subject) -> str:
     return f"{FIGURES}/{subject.key}.jpg"
 
 
-def write_subject(out: Path, subject: Subject, done: Prepared, *, common: dict[str, Any], picture: bytes) -> None:
-    """Write everything of one subject, the record that vouches for it last; what an earlier run left is removed.
+def write_subject(out: Path, subject: Subject, done: Prepared, *, common: dict[str, Any], picture: bytes) -> list[Path]:
+    """Write everything of one subject and the record that vouches for it, in place of what an earlier run wrote.
 
-    While files are being written a list of them lies in the folder, so that a killed run's can be told later.
+    Returns what was moved out of the way, because somebody had changed it.
     """
     folder = out / subject.folder
-    main = "flair" if "flair" in done.channels else "t1"
-    records = {name: folder / f"{scan_stem(subject, name)}.json" for name in done.channels}
-    plan: dict[Path, _Writer] = {out / figure_path(subject): partial(write_bytes, content=picture)}
+    path = record_path(out, subject)
+    main = "flair" if subject.flair is not None else "t1"
+    plan: dict[Path, Pack] = {out / figure_path(subject): lambda: picture}
     plan |= _scans(folder, subject, done) | _masks(folder, subject, done, common) | _transform(folder, subject, done)
-    earlier = written_files(out).get(subject.key, set())
-    names = sorted(path.relative_to(out).as_posix() for path in {*plan, *earlier})
-    journal = folder / f".{subject.key}_unfinished.json"
-    write_json(journal, {"Steelyard": {"Outputs": names}})
-    for stale in {*earlier, *records.values()} - {*plan, journal}:
-        remove(stale)
-    for path, write in plan.items():
-        write(path)
-    common = common | {"Outputs": {path.relative_to(out).as_posix(): path.stat().st_size for path in plan}}
-    for contrast in sorted(records, key=lambda name: name == main):
-        write_json(records[contrast], record.sidecar(contrast, done, common))
-    remove(journal)
-
-
-def written_files(out: Path) -> dict[str, set[Path]]:
-    """Return the files that earlier runs wrote, by subject, as their records tell."""
-    found: dict[str, set[Path]] = {}
-    for path in [*out.glob("sub-*/anat/*.json"), *out.glob("sub-*/ses-*/anat/*.json")]:
-        match = _RECORD.fullmatch(path.name)
-        if match is None:
+    for contrast in done.channels:
+        if contrast != main:
+            beside = record.sidecar(contrast, done, common)
+            plan[folder / f"{scan_stem(subject, contrast)}.json"] = as_json(beside).encode
+    moved: list[Path] = []
+    for other in _records(out, subject.key):  # of when the subject had other scans
+        if other in {path, *plan}:
             continue
-        key = match[1]
-        try:
-            listed = [out / name for name in record.read_outputs(path)]
-        except UserError:
-            listed = []
-        own = [name for name in listed if name.parent == path.parent and name.name.startswith(f"{key}_")]
-        beside = [name.with_name(name.name.split(".")[0] + ".json") for name in own]
-        figure = [out / FIGURES / f"{key}.jpg"] if listed else []
-        found.setdefault(key, set()).update((path, *own, *beside, *figure))
-    return found
+        moved += take_away(out, other) if read_sealed(other) else withdraw(out, _listed(out, other))
+    return moved + put(out, path, plan, record.sidecar(main, done, common))
+
+
+def written_files(out: Path) -> dict[str, list[Path]]:
+    """Return the files that earlier runs wrote, by subject, as their records tell; the records last."""
+    files: dict[str, list[Path]] = {}
+    for path in _records(out):
+        if listed := _listed(out, path):
+            files.setdefault(_key(path), []).extend(listed)
+    return files
 
 
 def files_of(out: Path, key: str) -> list[Path]:
     """Return what earlier runs wrote of a subject, its records last."""
-    return sorted(written_files(out).get(key, ()), key=lambda path: _RECORD.fullmatch(path.name) is not None)
+    return list(dict.fromkeys(written_files(out).get(key, ())))
 
 
-def _scans(folder: Path, subject: Subject, done: Prepared) -> dict[Path, _Writer]:
+def _records(out: Path, key: str | None = None) -> list[Path]:
+    """Return the files, of one subject or all, that may be records."""
+    paths = [path for folder in visits(out) for path in sorted(folder.glob("sub-*.json"))]
+    return [path for path in paths if _RECORD.fullmatch(path.name) and key in (None, _key(path))]
+
+
+def _key(path: Path) -> str:
+    return path.name.partition("_space-")[0]
+
+
+def _listed(out: Path, path: Path) -> list[Path]:
+    """Return what a record, even one that somebody changed, lists of its subject's files, itself last."""
+    try:
+        names = record.read_outputs(path)
+    except UserError:
+        return []
+    key = _key(path)
+    own = [out / name for name in names if Path(name).name.startswith(f"{key}_")]
+    beside = [file for file in own if file.parent == path.parent]
+    return [*beside, out / FIGURES / f"{key}.jpg", path]
+
+
+def _scans(folder: Path, subject: Subject, done: Prepared) -> dict[Path, Pack]:
     return {
         folder / f"{scan_stem(subject, contrast)}.nii.gz": partial(
-            write_nifti, voxels=channel.ready.voxels.astype(np.float32), affine=channel.ready.affine
+            pack_nifti, voxels=channel.ready.voxels.astype(np.float32), affine=channel.ready.affine
         )
         for contrast, channel in done.channels.items()
     }
 
 
-def _transform(folder: Path, subject: Subject, done: Prepared) -> dict[Path, _Writer]:
+def _transform(folder: Path, subject: Subject, done: Prepared) -> dict[Path, Pack]:
     if done.alignment is None:
         return {}
     stem = f"{subject.key}_from-T1w_to-FLAIR_mode-image_xfm"
     note = "ITK transform that resamples T1w onto FLAIR: it maps points of FLAIR to points of T1w."
     return {
-        folder / f"{stem}.txt": partial(write_text, text=itk_text(done.alignment.matrix)),
-        folder / f"{stem}.json": partial(write_json, content={"Description": note}),
+        folder / f"{stem}.txt": itk_text(done.alignment.matrix).encode,
+        folder / f"{stem}.json": as_json({"Description": note}).encode,
     }
 
 
-def _masks(folder: Path, subject: Subject, done: Prepared, common: dict[str, Any]) -> dict[Path, _Writer]:
+def _masks(folder: Path, subject: Subject, done: Prepared, common: dict[str, Any]) -> dict[Path, Pack]:
     stem = f"{subject.key}_space-{done.space}"
     masks = {f"{stem}_label-brain_mask": ("brain", done.brain)}
     if "wmh" in done.masks:
         masks[f"{stem}_label-WMH_mask"] = ("WMH", done.masks["wmh"])
     if "brain" in done.masks:
         masks[f"{stem}_label-brain_desc-supplied_mask"] = ("brain", done.masks["brain"])
-    plan: dict[Path, _Writer] = {}
+    plan: dict[Path, Pack] = {}
     for name, (label, mask) in masks.items():
         beside = {
             "Type": _TYPES[label],
@@ -142,8 +152,8 @@ def _masks(folder: Path, subject: Subject, done: Prepared, common: dict[str, Any
             "VolumeMl": float(mask.voxels.sum()) * mask.voxel_ml,
         }
         voxels = mask.voxels.astype(np.uint8)
-        plan[folder / f"{name}.nii.gz"] = partial(write_nifti, voxels=voxels, affine=mask.affine)
-        plan[folder / f"{name}.json"] = partial(write_json, content=beside)
+        plan[folder / f"{name}.nii.gz"] = partial(pack_nifti, voxels=voxels, affine=mask.affine)
+        plan[folder / f"{name}.json"] = as_json(beside).encode
     return plan
 
 

@@ -1,8 +1,6 @@
 """From a trained run and a dataset to a table of scores."""
 
-import csv
 import hashlib
-import io
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +12,10 @@ from steelyard.imaging.segmentation.data import load_labelled
 from steelyard.imaging.segmentation.domains import contrast_of
 from steelyard.imaging.segmentation.evaluation import Score, domain_names, evaluate
 from steelyard.imaging.segmentation.run import METRICS, RunDirectory
-from steelyard.imaging.writing import write_text
+from steelyard.imaging.writing import as_csv, write_text
+
+SCORES = "subject,domain,part,dsc,"
+"""How every table of scores begins."""
 
 
 def whom_to_judge(run: RunDirectory, dataset: Dataset, *, part: str = "test") -> tuple[dict[str, str], bool]:
@@ -72,12 +73,7 @@ def metrics_name(data: Path, *, part: str | None) -> str:
 
 def write_scores(path: Path, scores: Sequence[Score]) -> None:
     """Write scores as a table, a row each."""
-    rows = [score.row() for score in scores]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(path, text.getvalue())
+    write_text(path, as_csv([score.row() for score in scores]))
 
 
 def judge_test_subjects(run: RunDirectory, dataset: Dataset, *, model: str | None = None) -> None:

@@ -15,6 +15,7 @@ from steelyard.errors import UserError
 from steelyard.imaging.segmentation.config import TrainingConfig
 from steelyard.imaging.segmentation.data import LabelledSlices
 from steelyard.imaging.segmentation.environment import describe_accelerator
+from steelyard.imaging.segmentation.networks import build_network
 from steelyard.imaging.segmentation.run import RunDirectory
 from steelyard.imaging.segmentation.sampling import Pool
 from steelyard.imaging.segmentation.split import Split
@@ -22,6 +23,7 @@ from steelyard.imaging.segmentation.trainee import Trainee
 from steelyard.imaging.segmentation.training import EpochRecord, fit, steps_per_epoch
 
 Watch = Callable[[Iterator[EpochRecord]], None]
+Start = tuple[Trainee, Pool, Pool]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,13 +51,16 @@ def train(assignment: Assignment, fabric: Fabric | None = None) -> Iterator[Epoc
     """
     fabric = fabric or Fabric(accelerator="cpu", devices=1)
     run = RunDirectory(assignment.out)
+    run.check_folder()
+    run.check(assignment.config, assignment.split, assignment.slices.digests)
+    start = None if run.finished else set_out(assignment, fabric)  # all that can fail comes before the first file
     with run.claim():
         run.begin(assignment.config, assignment.split, assignment.slices.digests)
-        if run.finished:
+        if start is None or run.finished:
             run.forget_checkpoint()
         else:
             run.trained_on(describe_accelerator(fabric.device))
-            yield from _epochs(assignment, fabric)
+            yield from _epochs(run, start, fabric)
 
 
 def train_in_processes(assignment: Assignment, fabric: Fabric, watch: Watch) -> None:
@@ -71,6 +76,9 @@ def train_in_processes(assignment: Assignment, fabric: Fabric, watch: Watch) -> 
     """
     _check_share(assignment.config)
     run = RunDirectory(assignment.out)
+    run.check_folder()
+    run.check(assignment.config, assignment.split, assignment.slices.digests)
+    rehearse(assignment)
     with run.claim():
         run.begin(assignment.config, assignment.split, assignment.slices.digests)
         if run.finished:
@@ -97,7 +105,7 @@ def _check_share(config: TrainingConfig) -> None:
 
 def _work(fabric: Fabric, assignment: Assignment, watch: Watch) -> None:
     end_with_parent()
-    epochs = _epochs(assignment, fabric)
+    epochs = _epochs(RunDirectory(assignment.out), set_out(assignment, fabric), fabric)
     if fabric.is_global_zero:
         watch(epochs)
     else:
@@ -107,7 +115,19 @@ def _work(fabric: Fabric, assignment: Assignment, watch: Watch) -> None:
     torch.distributed.destroy_process_group()  # or its threads may abort a process that ends before the others
 
 
-def set_out(assignment: Assignment, fabric: Fabric) -> tuple[Trainee, Pool, Pool]:
+def rehearse(assignment: Assignment) -> None:
+    """Make sure that a run has data to learn from and that its network takes them; write nothing.
+
+    Raises:
+        UserError: It has none, there is no such network, or it cannot take the slices.
+    """
+    config = assignment.config
+    learned = assignment.slices.part(assignment.split, "train", config.trained)
+    network = build_network(config.model, width=config.width, options=config.options)
+    _try_out(network, next(iter(learned.values())).images[:1], config.model)
+
+
+def set_out(assignment: Assignment, fabric: Fabric) -> Start:
     """Return a run's trainee before its first step, what it learns from and what it is validated on; write nothing.
 
     Raises:
@@ -136,9 +156,8 @@ def _try_out(network: nn.Module, images: Tensor, model: str) -> None:
         raise UserError(f"model {model} must give one logit per pixel, {tuple(images.shape)}; it gives {shape}.")
 
 
-def _epochs(assignment: Assignment, fabric: Fabric) -> Iterator[EpochRecord]:
-    run = RunDirectory(assignment.out)
-    trainee, learned, judged = set_out(assignment, fabric)
+def _epochs(run: RunDirectory, start: Start, fabric: Fabric) -> Iterator[EpochRecord]:
+    trainee, learned, judged = start
     run.resume(trainee, may_write=fabric.is_global_zero)
     for record in fit(trainee, learned, judged):
         if fabric.is_global_zero:

@@ -4,10 +4,8 @@ A weights file is data: safetensors holds numbers only, JSON and CSV are read as
 without unpickling objects. A network that is named by import path is code and is never imported on a file's word.
 """
 
-import csv
 import io
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +26,18 @@ from steelyard.imaging.segmentation.tables import epoch_row, step_rows
 from steelyard.imaging.segmentation.trainee import Trainee
 from steelyard.imaging.segmentation.training import EpochRecord
 from steelyard.imaging.segmentation.weights import check_size, load_weights
-from steelyard.imaging.writing import locked, reason, write_bytes, write_json
+from steelyard.imaging.writing import (
+    append_text,
+    as_csv,
+    check_folder,
+    holding,
+    is_unfinished,
+    reason,
+    refuse_link,
+    remove,
+    write_bytes,
+    write_json,
+)
 
 CONFIG, SPLIT, ENVIRONMENT = "config.json", "split.json", "environment.json"
 EPOCHS, STEPS, METRICS = "epochs.csv", "steps.csv", "metrics.csv"
@@ -54,18 +63,31 @@ class RunDirectory:
         Raises:
             UserError: It holds something else, another run works on it, or it cannot be written.
         """
-        try:
-            # a lock, or a file that a kill left half written
-            held = [one.name for one in self.path.iterdir() if one.name[0] != "."] if self.path.is_dir() else []
-            if held and CONFIG not in held:
-                raise UserError(f"{self.path}: is not empty and holds no run; nothing was written.")
-            self.path.mkdir(parents=True, exist_ok=True)
-            with locked(self.path):
-                for part in self.path.glob(".*.part"):
-                    part.unlink(missing_ok=True)
+        with holding(self.path):
+            try:
+                self.check_folder()
+                for path in self.path.iterdir():
+                    if is_unfinished(path):
+                        remove(path)
                 yield
+            except OSError as error:
+                raise UserError(f"{self.path}: {reason(error)}.") from error
+
+    def check_folder(self) -> None:
+        """Make sure that the folder can be written, and is free or holds a run; change nothing.
+
+        Raises:
+            UserError: It holds something else, or cannot be written.
+        """
+        check_folder(self.path)
+        if not self.path.is_dir():
+            return
+        try:
+            names = [path.name for path in self.path.iterdir() if path.name[0] != "."]
         except OSError as error:
             raise UserError(f"{self.path}: {reason(error)}.") from error
+        if names and CONFIG not in names:
+            raise UserError(f"{self.path}: is not empty and holds no run; nothing was written.")
 
     @property
     def weights(self) -> Path:
@@ -79,8 +101,6 @@ class RunDirectory:
             UserError: The folder holds a run with other settings or of other data, and which.
         """
         self.check(config, split, digests)
-        for unfinished in self.path.glob(".*.part"):
-            unfinished.unlink()
         for name, content in _identity(config, split, digests).items():
             if not (self.path / name).exists():
                 write_json(self.path / name, content)
@@ -143,12 +163,15 @@ class RunDirectory:
             may_write: False for all but one of several processes.
         """
         path = self.path / CHECKPOINT
+        tables = [self.path / name for name in (EPOCHS, STEPS)] if may_write else []
+        for table in tables:
+            refuse_link(table)
         if path.exists():
             load_checkpoint(path, trainee)
         elif may_write:
             self.save_weights(LAST, trainee.network)  # so that there are good weights from the first step on
-        for name in (EPOCHS, STEPS) if may_write else ():
-            _truncate(self.path / name, trainee.epoch)
+        for table in tables:
+            _truncate(table, trainee.epoch)
 
     def record(self, trainee: Trainee, epoch: EpochRecord) -> None:
         """Write one epoch: rows and weights first, the checkpoint last, so that no kill leaves a half of it."""
@@ -168,7 +191,7 @@ class RunDirectory:
 
     def forget_checkpoint(self) -> None:
         """Remove the checkpoint of a finished run."""
-        (self.path / CHECKPOINT).unlink(missing_ok=True)
+        remove(self.path / CHECKPOINT)
 
     def network(self, *, model: str | None = None) -> nn.Module:
         """Return the trained network, ready to predict.
@@ -236,22 +259,15 @@ def refuse_difference(path: Path, held: Mapping[str, Any], content: Mapping[str,
 
 def _append(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
     """Add rows to a CSV file, with a header if it is new."""
-    listed = list(rows)
-    try:
-        with path.open("a", encoding="utf-8", newline="") as stream:
-            writer = csv.DictWriter(stream, fieldnames=list(listed[0]), lineterminator="\n")
-            if stream.tell() == 0:
-                writer.writeheader()
-            writer.writerows(listed)
-            stream.flush()
-            os.fsync(stream.fileno())
-    except OSError as error:
-        raise UserError(f"{path}: {reason(error)}.") from error
+    table = as_csv(list(rows))
+    if path.is_file() and path.stat().st_size:
+        table = table.partition("\n")[2]
+    append_text(path, table)
 
 
 def _truncate(path: Path, epochs: int) -> None:
     """Drop the rows of epochs that were not finished."""
-    if not path.exists():
+    if not path.is_file():
         return
     try:
         header, *lines = path.read_text(encoding="utf-8").splitlines(keepends=True) or [""]
