@@ -96,6 +96,8 @@ class Experiment(Command):
                 keep_slices(scratch, self.out)
                 say(_announce(units))
                 failed = self._work(units, slices, crew)
+                if crew is not None:
+                    crew.close()  # before the report, which needs the memory; closing twice does no harm
                 self._conclude()
         finally:
             if crew is not None:
