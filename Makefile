@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test evidence check docs
+.PHONY: demo test evidence fuzz check docs
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -25,6 +25,10 @@ test: check
 
 evidence: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow
+
+# Hostile files, kills and random uses of the library, from a seed. For example: make fuzz FUZZ="--minutes 5 --only kills"
+fuzz: $(INSTALLED)
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m fuzz $(FUZZ)
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/build.py build/docs

@@ -13,7 +13,9 @@ from fuzz import headers, kills, records
 from fuzz.bench import Bench
 from fuzz.material import Material
 from fuzz.nursery import Nursery
+from fuzz.page import MARK, as_markdown
 from fuzz.tally import Budget, Tally
+from steelyard.cli.marked_page import with_measured
 
 CASES = {"headers": 3000, "records": 560, "kills": 72, "library": 2000}
 """How many cases of each part make a whole campaign."""
@@ -37,6 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         show(tally)
     if options.out is not None:
         write(options.out, options.seed, tallies)
+    if options.page is not None:
+        counts = json.loads(options.out.read_text())
+        options.page.write_text(with_measured(options.page.read_text(), MARK, f"\n{as_markdown(counts)}"))
     findings = sum(len(tally.findings) for tally in tallies)
     sys.stdout.write(f"{sum(tally.cases for tally in tallies)} cases, {findings} findings\n")
     return 1 if findings else 0
@@ -49,8 +54,12 @@ def _read(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--cases", type=int, help="of each part; a whole campaign's without")
     parser.add_argument("--only", action="append", choices=list(CASES), help="only this part; may be repeated")
     parser.add_argument("--case", type=int, help="only this case, to reproduce a finding")
-    parser.add_argument("--out", type=Path, help="a JSON file for the counts")
-    return parser.parse_args(arguments)
+    parser.add_argument("--out", type=Path, help="a JSON file for the counts; parts that are not run keep theirs")
+    parser.add_argument("--page", type=Path, help="a Markdown page to write the counts of --out into")
+    options = parser.parse_args(arguments)
+    if options.page is not None and options.out is None:
+        parser.error("--page needs --out")
+    return options
 
 
 def run_part(part: str, *, seed: int, cases: int | None, minutes: float | None, case: int | None = None) -> Tally:

@@ -297,10 +297,8 @@ def run_case(tally: Tally, case: int, bench: Bench) -> None:
     words = _predict(root, file, bench.material) if turn % 2 else _preprocess(root, file)
     before = _bytes_of(root)
     in_a_fresh_process = turn % _FRESH == _FRESH - 1
-    if in_a_fresh_process:
-        ending = fresh(*words, folder=root)
-    else:
-        ending = bench.nursery.steelyard(*words, folder=root)
+    steelyard = fresh if in_a_fresh_process else bench.nursery.steelyard
+    ending = steelyard(*words, folder=root)
     faults = [*faults_of(ending, root), *_losses(ending, root, before)]
     if ending.code == 0 and (why := file.must_be_refused) is not None:
         faults.append(f"{words[0]}: accepted, though {why}")

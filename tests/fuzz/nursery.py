@@ -138,12 +138,12 @@ class Nursery:
 def fresh(*command: str | Path, folder: Path, seconds: float = 2 * SECONDS) -> Ending:
     """Run a command as a user's shell would, imports and all."""
     start = time.monotonic()
-    program = (sys.executable, "-P", "-m", "steelyard")
+    program = Path(sys.executable).with_name("steelyard")
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     hung = False
     # Bytes throughout: a name need not be UTF-8.
     with subprocess.Popen(
-        [*program, *map(os.fspath, command)],
+        [program, *map(os.fspath, command)],
         cwd=folder,
         env=environment,
         stdin=subprocess.DEVNULL,
@@ -191,11 +191,9 @@ def _prepare() -> None:
     torch.set_num_threads(1)
     for name in _PRELOADED:
         importlib.import_module(name)
-    from steelyard.imaging import ventricles
-
-    average = getattr(ventricles, "_average", None)  # the mean ventricles, which take seconds
-    if average is not None:
-        average()
+    # These take seconds of every prediction, and what they make of a scan is tested elsewhere.
+    importlib.import_module("steelyard.imaging.prediction.pipeline").find_ventricles = lambda scan, brain: None
+    importlib.import_module("steelyard.imaging.prediction.cohort").draw_mosaic = lambda prediction, row: b"a picture"
 
 
 @functools.cache
@@ -282,6 +280,13 @@ def _fork_workers() -> None:
     """Have worker processes begin where this one is, with its imports and its fault point."""
     real = multiprocessing.get_context
     multiprocessing.get_context = lambda method=None: real("fork" if method == "spawn" else method)  # type: ignore
+    os.register_at_fork(after_in_child=_reset_signals)
+
+
+def _reset_signals() -> None:
+    """Handle signals as a process does that was not forked."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _wait(pid: int, seconds: float) -> tuple[int, resource.struct_rusage, bool]:

@@ -1,4 +1,4 @@
-"""Records, settings, names and output folders that no run of ours would leave, through every command that reads them."""
+"""Records, settings, names and output folders that no run of ours would leave, through every command."""
 
 import json
 import os
@@ -190,7 +190,8 @@ def _train_cached(root: Path) -> Words:
 
 
 def _train_groups(root: Path) -> Words:
-    return "train", root / "bids", root / "new", *TRAINING, "--set", 'domains=["flair@A","flair@B"]'
+    settings = ('domains=["flair@A","flair@B"]', "batch_size=2")
+    return "train", root / "bids", root / "new", *TRAINING, "--set", *settings
 
 
 def _evaluate(root: Path) -> Words:
