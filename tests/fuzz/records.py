@@ -34,7 +34,7 @@ class Trial:
         named: A failure must name one of these.
         sources: Files that must be as they were afterwards.
         treasures: Files of a person's; their bytes must still be somewhere in the case's folder.
-        forbidden: Paths that must not appear.
+        outside: A folder in which nothing may appear.
         out: Must be free of results if the command fails.
         fresh: Run it in a process that shares nothing with others.
     """
@@ -44,7 +44,7 @@ class Trial:
     named: tuple[str, ...] = ()
     sources: dict[Path, bytes] = field(default_factory=dict)
     treasures: dict[Path, bytes] = field(default_factory=dict)
-    forbidden: tuple[Path, ...] = ()
+    outside: Path | None = None
     out: Path | None = None
     fresh: bool = False
 
@@ -86,9 +86,10 @@ def _broken(trial: Trial, ending: Ending, root: Path) -> Iterator[str]:
         for path, content in trial.treasures.items():
             if content not in left:
                 yield f"lost: {path.name}"
-    for path in trial.forbidden:
-        if os.path.lexists(path):
-            yield f"written outside of its folder: {path.name}"
+    if trial.outside is not None:
+        strangers = {path.name for path in trial.outside.rglob("*")} - {path.name for path in trial.sources}
+        if strangers:
+            yield f"written outside of its folder: {', '.join(sorted(strangers))}"
     if ending.code == 2:
         if trial.named and not any(name in ending.err for name in trial.named):
             yield "the file at fault is not named"
@@ -472,7 +473,7 @@ def odd_out(draw: random.Random, material: Material, root: Path) -> Trial:
 def planted_link(draw: random.Random, material: Material, root: Path) -> Trial:
     """Hand over a folder of results that holds links to the outside: nothing may be written or removed there."""
     outside = root / "outside"
-    (outside / "deep").mkdir(parents=True)
+    outside.mkdir()
     names = (
         "mine.jpg",
         "sub-0_space-FLAIR_label-WMH_probseg.nii.gz",
@@ -514,19 +515,8 @@ def planted_link(draw: random.Random, material: Material, root: Path) -> Trial:
     path.parent.mkdir(exist_ok=True, parents=True)
     target = outside if was_folder else outside / draw.choice(("absent", "epochs.csv", "notes.json"))
     path.symlink_to(target)
-    before = set(outside.rglob("*"))
-    trial = Trial(
-        words, f"{linked} is a link to {target.relative_to(root)}", treasures=treasures, sources=dict(treasures)
-    )
-    suspects = ("absent", "index.html", *_written_by(kind, material))
-    trial.forbidden = tuple(path for name in set(suspects) if (path := outside / name) not in before)
-    return trial
-
-
-def _written_by(kind: str, material: Material) -> Iterator[str]:
-    """The names that a command writes, wherever in its folder."""
-    folders = {"predict": "predicted", "preprocess": "prepared", "train": "run", "experiment": "experiment"}
-    yield from (path.name for path in material.folder(folders[kind]).rglob("*"))
+    change = f"{linked} is a link to {target.relative_to(root)}"
+    return Trial(words, change, treasures=treasures, sources=dict(treasures), outside=outside)
 
 
 def _copy(source: Path, target: Path) -> Path:
