@@ -82,7 +82,11 @@ def _zero_spacing(content: bytes) -> str | None:
 
 def damaged(seed: int, case: int) -> Damaged:
     """Return the file of a case."""
-    draw = chance(seed, PART, case)
+    return mutated(chance(seed, PART, case))
+
+
+def mutated(draw: random.Random, *, ending: str | None = None) -> Damaged:
+    """Return a small scan or mask with mutations; an ending is drawn unless it is given."""
     voxels = _voxels(draw)
     image = draw.choice((nibabel.Nifti1Image, nibabel.Nifti1Image, nibabel.Nifti2Image))(voxels, AFFINE)
     if draw.random() < 0.3:
@@ -94,7 +98,7 @@ def damaged(seed: int, case: int) -> Damaged:
         mutate = draw.choice((_field, _field, _field, _field, _flip_header, _cut, _extend, _flip_body, _swap))
         content, change = mutate(draw, content, image.header)
         changes.append(change)
-    ending = draw.choice((".nii", ".nii.gz"))
+    ending = ending or draw.choice((".nii", ".nii.gz"))
     if ending == ".nii.gz":
         content, change = _packed(draw, content)
         changes.append(change)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fuzz import mutations
+from fuzz import headers, mutations
 from fuzz.bench import Bench
 from fuzz.invariants import faults_of
 from fuzz.material import EXPERIMENT, PREDICTING, PREPARING, TRAINING, Material, write_head
@@ -215,6 +215,10 @@ def _experiment_dry(root: Path) -> Words:
     return *_experiment(root), "--dry-run"
 
 
+def _experiment_new(root: Path) -> Words:
+    return "experiment", "smoke", root / "bids", root / "new", *EXPERIMENT
+
+
 def _phantom(root: Path) -> Words:
     return "phantom", root / "phantom", "--subjects", "1"
 
@@ -309,6 +313,11 @@ RECORDS = (
             f"{_RUN_OF_AGREEMENT}/epochs.csv",
         )
     ),
+    Record("bids/sub-0/anat/sub-0_FLAIR.nii.gz", _train("new"), ("bids",)),
+    Record("bids/sub-0/anat/sub-0_T1w.nii.gz", _evaluate, ("bids", "run")),
+    Record("bids/sub-0/anat/sub-0_FLAIR.nii.gz", _experiment_new, ("bids",)),
+    Record("bids/derivatives/manual/sub-1/anat/sub-1_space-FLAIR_label-WMH_mask.nii.gz", _preprocess, ("bids",)),
+    Record("bids/derivatives/manual/sub-1/anat/sub-1_space-FLAIR_label-WMH_mask.nii.gz", _train("new"), ("bids",)),
     Record("page.md", _benchmark, (), _write_page),
     Record("page.md", _agreement, ("bids", "agreement"), _write_page),
     Record("bids/participants.tsv", _profile, ("bids",), _write_groups),
@@ -325,12 +334,20 @@ def damaged_record(draw: random.Random, material: Material, root: Path) -> Trial
     path = root / record.path
     if path.is_dir():
         path = draw.choice(sorted(file for file in path.rglob("*") if file.is_file()))
-    change = mutations.damage(draw, path, root)
+    change = _damage(draw, path, root)
     words = record.words(root)
     out = words[3] if words[0] in ("predict", "experiment") else words[2 if words[0] in ("preprocess", "train") else 1]
     treasures = _bury(Path(out))
     sources = {file: file.read_bytes() for file in (root / "bids").rglob("*") if file.is_file()}
     return Trial(words, change, (path.name, path.parent.name), sources, treasures)
+
+
+def _damage(draw: random.Random, path: Path, root: Path) -> str:
+    if not path.name.endswith(".nii.gz"):
+        return mutations.damage(draw, path, root)
+    file = headers.mutated(draw, ending=".nii.gz")
+    path.write_bytes(file.content)
+    return f"{path.name}: {file.changes}"
 
 
 def _bury(out: Path) -> dict[Path, bytes]:
@@ -470,53 +487,46 @@ def odd_out(draw: random.Random, material: Material, root: Path) -> Trial:
     return Trial(words, f"out is {spoil.__name__.strip('_')}", treasures=treasures, sources=dict(treasures))
 
 
+# What a folder of results may hold as a link, by the command that writes into it.
+_LINKS = {
+    "predicted": ("figures", "sub-0/anat", "sub-5", "sub-0", "volumes.csv", "index.html", ".withdrawn", ".bidsignore"),
+    "prepared": ("figures", "sub-0/anat", "sub-0", "index.html", ".bidsignore", ".withdrawn"),
+    "stopped": ("epochs.csv", "steps.csv", ".lock", "last.safetensors", "environment.json", "finished.json"),
+    "experiment": ("tables", "figures", "results.csv", "report.html", ".lock", "timings.csv", "slices"),
+}
+_OUTSIDE = ("mine.jpg", "sub-0_space-FLAIR_label-WMH_probseg.nii.gz", ".mine.part", "sub-1.jpg", "epochs.csv", "a.json")
+
+
 def planted_link(draw: random.Random, material: Material, root: Path) -> Trial:
     """Hand over a folder of results that holds links to the outside: nothing may be written or removed there."""
     outside = root / "outside"
     outside.mkdir()
-    names = (
-        "mine.jpg",
-        "sub-0_space-FLAIR_label-WMH_probseg.nii.gz",
-        ".mine.part",
-        "sub-1.jpg",
-        "epochs.csv",
-        "notes.json",
-    )
-    treasures = {outside / name: _TREASURE + name.encode() for name in names}
+    treasures = {outside / name: _TREASURE + name.encode() for name in _OUTSIDE}
     for path, content in treasures.items():
         path.write_bytes(content)
-    kind = draw.choice(("predict", "predict", "preprocess", "train", "train", "experiment"))
-    if kind == "predict":
-        out = _copy(material.folder("predicted"), root / "predicted")
-        words: Words = ("predict", material.network, material.scan, out, *PREDICTING)
-        linked = draw.choice(
-            ("figures", "sub-0/anat", "sub-5", "sub-0", "volumes.csv", "index.html", ".withdrawn", "README")
-        )
-    elif kind == "preprocess":
-        out = _copy(material.folder("prepared"), root / "prepared")
-        words = ("preprocess", material.bids, out, *PREPARING)
-        linked = draw.choice(("figures", "sub-0/anat", "sub-0", "index.html", ".bidsignore", ".withdrawn"))
-    elif kind == "train":
-        out = _copy(material.folder("stopped"), root / "stopped")
-        words = ("train", material.bids, out, *TRAINING)
-        linked = draw.choice(
-            ("epochs.csv", "steps.csv", ".lock", "last.safetensors", "environment.json", "finished.json")
-        )
-    else:
-        out = _copy(material.folder("experiment"), root / "experiment")
-        words = ("experiment", "smoke", material.bids, out, *EXPERIMENT)
-        linked = draw.choice(("tables", "figures", "results.csv", "report.html", ".lock", "timings.csv", "slices"))
-    path = out / linked
-    was_folder = path.is_dir() or "." not in linked[1:]
+    name = draw.choice(sorted(_LINKS))
+    out = _copy(material.folder(name), root / name)
+    commands: dict[str, Words] = {
+        "predicted": ("predict", material.network, material.scan, out, *PREDICTING),
+        "prepared": ("preprocess", material.bids, out, *PREPARING),
+        "stopped": ("train", material.bids, out, *TRAINING),
+        "experiment": ("experiment", "smoke", material.bids, out, *EXPERIMENT),
+    }
+    linked = draw.choice(_LINKS[name])
+    is_folder = "." not in linked or linked == ".withdrawn"
+    target = outside if is_folder else outside / draw.choice(("absent", "epochs.csv", "a.json"))
+    _replace_by_link(out / linked, target)
+    change = f"{name}/{linked} is a link to {target.relative_to(root)}"
+    return Trial(commands[name], change, treasures=treasures, sources=dict(treasures), outside=outside)
+
+
+def _replace_by_link(path: Path, target: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
     path.parent.mkdir(exist_ok=True, parents=True)
-    target = outside if was_folder else outside / draw.choice(("absent", "epochs.csv", "notes.json"))
     path.symlink_to(target)
-    change = f"{linked} is a link to {target.relative_to(root)}"
-    return Trial(words, change, treasures=treasures, sources=dict(treasures), outside=outside)
 
 
 def _copy(source: Path, target: Path) -> Path:
