@@ -36,18 +36,16 @@ def assert_nothing_found(tally):
 
 
 def test_mutated_headers_are_refused_or_read(bench):
-    tally = headers.run(SEED, 60, bench)
-    assert tally.counts["read by the readers"] == 60
+    tally = headers.run(SEED, 45, bench)
+    assert tally.counts["read by the readers"] == 45
     assert_nothing_found(tally)
 
 
-@pytest.mark.parametrize(
-    "kind", sorted(set(records.KINDS), key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__
-)
+@pytest.mark.parametrize("kind", dict.fromkeys(records.KINDS), ids=lambda kind: kind.__name__)
 def test_bad_records_names_and_folders_are_one_line(kind, bench):
     tally = Tally(records.PART, SEED)
     numbers = [case for case in range(60) if records.kind_of(case) is kind]
-    for case in numbers[:3]:
+    for case in numbers[:2]:
         records.run_case(tally, case, bench)
     assert_nothing_found(tally)
 
