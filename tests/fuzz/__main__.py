@@ -111,8 +111,8 @@ def show(tally: Tally) -> None:
 
 def write(path: Path, seed: int, tallies: Sequence[Tally]) -> None:
     """Write the counts as JSON; parts that were not run keep what the file says of them."""
-    held = json.loads(path.read_text()) if path.exists() else {}
-    parts = held.get("parts", {}) | {tally.part: tally.as_json() for tally in tallies}
+    earlier = json.loads(path.read_text()) if path.exists() else {}
+    parts = earlier.get("parts", {}) | {tally.part: tally.as_json() for tally in tallies}
     path.write_text(json.dumps({"seed": seed, "parts": dict(sorted(parts.items()))}, indent=2) + "\n")
 
 

@@ -116,8 +116,8 @@ def run_case(tally: Tally, case: int, bench: Bench) -> None:
     ]
     means = "interrupted" if fault.startswith("SIG") else "killed"
     kind = f"{victim.name}, {means if reached else 'not reached'}"
-    place = f"{fault} at change {at} of {undisturbed.changes}, {workers} workers, code {ended.code}"
-    tally.add(case, kind, faults, f"{place}, left {left}; {ended.err[-300:]!r}; then {again.err[-300:]!r}")
+    moment = f"{fault} at change {at} of {undisturbed.changes}, {workers} workers, code {ended.code}"
+    tally.add(case, kind, faults, f"{moment}, left {left}; {ended.err[-300:]!r}; then {again.err[-300:]!r}")
 
 
 @cache

@@ -59,7 +59,7 @@ def damage(draw: random.Random, path: Path, root: Path) -> str:
         path: The file.
         root: The folder of the case: what runs code puts a file there.
     """
-    ways: dict[str, tuple[Callable[[random.Random, bytes, Path], tuple[bytes, str]], ...]] = {
+    changes: dict[str, tuple[Callable[[random.Random, bytes, Path], tuple[bytes, str]], ...]] = {
         ".json": (_json, _json, _json, _json, _json_text, _text, _bytes),
         ".csv": (_table, _table, _table, _table, _text, _bytes),
         ".tsv": (_table, _table, _table, _text, _bytes),
@@ -67,7 +67,7 @@ def damage(draw: random.Random, path: Path, root: Path) -> str:
         ".pt": (_checkpoint, _checkpoint, _checkpoint, _pickled, _bytes, _bytes),
         ".npz": (_arrays, _pickled, _bytes, _bytes),
     }
-    change = draw.choice(ways.get(path.suffix, (_text, _bytes)))
+    change = draw.choice(changes.get(path.suffix, (_text, _bytes)))
     content, words = change(draw, path.read_bytes(), root)
     path.write_bytes(content)
     return f"{path.name}: {words}"
@@ -75,14 +75,13 @@ def damage(draw: random.Random, path: Path, root: Path) -> str:
 
 def _json(draw: random.Random, content: bytes, root: Path) -> tuple[bytes, str]:
     """Change one value, wherever it is."""
-    held = json.loads(content)
-    changed, words = change_value(draw, held)
+    changed, words = change_value(draw, json.loads(content))
     return json.dumps(changed).encode(), words
 
 
-def change_value(draw: random.Random, held: Any) -> tuple[Any, str]:
+def change_value(draw: random.Random, tree: Any) -> tuple[Any, str]:
     """Change, remove or add a value somewhere in what JSON holds."""
-    places = list(_places(held))
+    places = list(_places(tree))
     if not places:
         return draw.choice(ODD_VALUES), "another value altogether"
     holder, key = draw.choice(places)
@@ -90,25 +89,25 @@ def change_value(draw: random.Random, held: Any) -> tuple[Any, str]:
     kind = draw.choice(("set", "set", "set", "remove", "add", "wrap"))
     if kind == "remove":
         del holder[key]
-        return held, f"{key!r} removed"
+        return tree, f"{key!r} removed"
     if kind == "add" and isinstance(holder, dict):
         holder[draw.choice(("surprise", "__class__", "", "Name", "a\nb"))] = value
-        return held, f"something added beside {key!r}"
+        return tree, f"something added beside {key!r}"
     holder[key] = [holder[key]] if kind == "wrap" else value
-    return held, f"{key!r} wrapped" if kind == "wrap" else f"{key!r} = {_shown(value)}"
+    return tree, f"{key!r} wrapped" if kind == "wrap" else f"{key!r} = {_shown(value)}"
 
 
-def _places(held: Any) -> list[tuple[Any, Any]]:
+def _places(tree: Any) -> list[tuple[Any, Any]]:
     """Every value as its holder and its key there."""
-    if isinstance(held, dict):
-        keys: list[Any] = list(held)
-    elif isinstance(held, list):
-        keys = list(range(len(held)))
+    if isinstance(tree, dict):
+        keys: list[Any] = list(tree)
+    elif isinstance(tree, list):
+        keys = list(range(len(tree)))
     else:
         return []
-    places = [(held, key) for key in keys]
+    places = [(tree, key) for key in keys]
     for key in keys:
-        places += _places(held[key])
+        places += _places(tree[key])
     return places
 
 
@@ -148,10 +147,10 @@ def _table(draw: random.Random, content: bytes, root: Path) -> tuple[bytes, str]
         ("cell", "cell", "cell", "cell", "head", "row", "twice", "drop column", "more", "less", "header only")
     )
     if kind in ("cell", "head"):
-        place = 0 if kind == "head" else row
+        target = 0 if kind == "head" else row
         cell = draw.choice(ODD_CELLS)
-        rows[place] = [cell if number == column else old for number, old in enumerate(rows[place])]
-        kind = f"row {place}, column {column} = {_shown(cell)}"
+        rows[target] = [cell if number == column else old for number, old in enumerate(rows[target])]
+        kind = f"row {target}, column {column} = {_shown(cell)}"
     elif kind == "row":
         del rows[row]
     elif kind == "twice":
@@ -218,9 +217,9 @@ def _pickled(draw: random.Random, content: bytes, root: Path) -> tuple[bytes, st
     return _saved({"network": payload}), "torch.save of what runs code"
 
 
-def _saved(held: Any) -> bytes:
+def _saved(state: Any) -> bytes:
     packed = io.BytesIO()
-    torch.save(held, packed)
+    torch.save(state, packed)
     return packed.getvalue()
 
 
@@ -258,8 +257,8 @@ def _tensor_header(draw: random.Random, content: bytes, root: Path) -> tuple[byt
     if draw.random() < 0.3:
         wrong = draw.choice((0, 1, size - 1, size + 1, 2**31, 2**63, 2**64 - 1))
         return struct.pack("<Q", wrong) + content[8:], f"a header of {wrong} bytes"
-    held, words = change_value(draw, json.loads(content[8 : 8 + size]))
-    header = json.dumps(held).encode()
+    changed, words = change_value(draw, json.loads(content[8 : 8 + size]))
+    header = json.dumps(changed).encode()
     return struct.pack("<Q", len(header)) + header + content[8 + size :], f"in the header, {words}"
 
 
@@ -282,8 +281,8 @@ def _checkpoint(draw: random.Random, content: bytes, root: Path) -> tuple[bytes,
 
 def _arrays(draw: random.Random, content: bytes, root: Path) -> tuple[bytes, str]:
     """Change an array of an .npz file."""
-    with np.load(io.BytesIO(content), allow_pickle=False) as held:
-        arrays = dict(held)
+    with np.load(io.BytesIO(content), allow_pickle=False) as file:
+        arrays = dict(file)
     name = draw.choice(sorted(arrays))
     others: dict[str, Any] = {
         "objects that run code": np.array([Payload(root / CANARY)], dtype=object),

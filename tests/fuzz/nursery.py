@@ -206,10 +206,10 @@ def _simulate_once() -> None:
     scanner = scanner_named("standard-3t")
     heads = {number: real(0, number, scanner) for number in (1, 2)}
 
-    def simulate(seed: int, number: int, held: Any) -> Any:
-        if seed == 0 and held == scanner and number in heads:
+    def simulate(seed: int, number: int, device: Any) -> Any:
+        if seed == 0 and device == scanner and number in heads:
             return heads[number]
-        return real(seed, number, held)
+        return real(seed, number, device)
 
     dataset.simulate = simulate
 
@@ -263,8 +263,8 @@ def _be_the_case(order: dict[str, Any], files: dict[str, Path]) -> int:
     if order["forked_workers"]:
         _fork_workers()
     if order["fault"] is not None:
-        held = order["fault"]
-        FaultPoint(**held | {name: Path(held[name]) for name in ("out", "counter")}).install()
+        fault = order["fault"]
+        FaultPoint(**fault | {name: Path(fault[name]) for name in ("out", "counter")}).install()
     if order["call"] is None:
         from steelyard.__main__ import main
 

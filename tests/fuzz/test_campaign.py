@@ -8,10 +8,12 @@ import pytest
 from fuzz import headers, kills, mutations, records
 from fuzz.__main__ import CASES, main, run_part
 from fuzz.bench import Bench
+from fuzz.damaged_records import RECORDS
 from fuzz.fault_point import FaultPoint
 from fuzz.invariants import faults_of
 from fuzz.material import TRAINING, Material
 from fuzz.nursery import Case, Nursery
+from fuzz.odd_inputs import commands
 from fuzz.tally import Budget, Tally, chance
 from steelyard.cli import COMMANDS
 
@@ -76,8 +78,8 @@ def test_cases_follow_from_the_seed_alone():
 
 def test_every_command_is_tried(monkeypatch, tmp_path):
     monkeypatch.setattr(Material, "folder", lambda self, name: tmp_path / name)
-    read = {record.words(tmp_path)[0] for record in records.RECORDS}
-    written = {words[0] for words in records._commands(Material(tmp_path, None), tmp_path / "out")}
+    read = {record.words(tmp_path)[0] for record in RECORDS}
+    written = {words[0] for words in commands(Material(tmp_path, None), tmp_path / "out")}
     assert read | written == set(COMMANDS)
 
 
