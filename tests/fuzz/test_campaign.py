@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from fuzz import headers, kills, mutations, records
+from fuzz import headers, kills, library, mutations, records
 from fuzz.__main__ import CASES, main, run_part
 from fuzz.bench import Bench
 from fuzz.damaged_records import RECORDS
@@ -60,11 +60,15 @@ def test_a_killed_command_comes_to_the_same_bytes(name, bench):
     assert_nothing_found(tally)
 
 
+def test_the_balancer_keeps_its_promises():
+    tally = library.run(SEED, 60)
+    assert tally.cases == 60
+    assert_nothing_found(tally)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", CASES)
 def test_a_longer_campaign_finds_nothing(part):
-    if part == "library":
-        pytest.importorskip("fuzz.library")
     assert_nothing_found(run_part(part, seed=SEED, cases=CASES[part] // 6, minutes=None))
 
 
