@@ -132,16 +132,13 @@ def main(arguments: list[str]) -> int:
     number, out, dashes, *command = arguments
     if dashes != "--":
         raise SystemExit(__doc__)
-    counter = Path(f"/tmp/fault-point-{os.getpid()}")
+    counter = Path(f"/proc/{os.getpid()}/fd/{os.memfd_create('changes')}")  # gone with the process, however it ends
     os.setpgid(0, 0)  # a kill must not reach whoever called
     point = FaultPoint(out=Path(out), counter=counter, at=int(number))
     point.install()
-    try:
-        code = run(command)
-        sys.stderr.write(f"{point.changes} changes\n")
-        return code
-    finally:
-        counter.unlink()
+    code = run(command)
+    sys.stderr.write(f"{point.changes} changes\n")
+    return code
 
 
 if __name__ == "__main__":
