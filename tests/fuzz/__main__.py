@@ -101,7 +101,7 @@ def _library(seed: int, cases: range, budget: Budget) -> Tally:
 def show(tally: Tally) -> None:
     """Print the counts and the findings of a part."""
     for finding in tally.findings:
-        sys.stdout.write(f"{ascii(str(finding))[1:-1]}\n")
+        sys.stdout.write(str(finding).encode("ascii", "backslashreplace").decode() + "\n")
     kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(tally.counts.items()))
     sys.stdout.write(
         f"{tally.part}: {tally.cases} cases, {len(tally.findings)} findings, {tally.seconds:.0f} s ({kinds})\n"
