@@ -285,6 +285,7 @@ def _fork_workers() -> None:
 
 def _reset_signals() -> None:
     """Handle signals as a process does that was not forked."""
+    signal.set_wakeup_fd(-1)  # the command's own, which must not hear of signals to a worker
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
