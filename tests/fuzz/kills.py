@@ -108,7 +108,9 @@ def run_case(tally: Tally, case: int, bench: Bench) -> None:
     ended = bench.nursery.steelyard(*words, folder=bench.scratch, fault=point)
     left = sorted(contents(out))
     reached = point.changes >= at
-    again = bench.nursery.steelyard(*words, folder=bench.scratch)
+    again = ended
+    if ended.code != 0:  # it may have come to its end before the signal did, or without the worker that was killed
+        again = bench.nursery.steelyard(*words, folder=bench.scratch)
     faults = [
         *(f"when ended: {fault}" for fault in _faults_of_end(ended, fault, bench.scratch)),
         *(f"when run again: {fault}" for fault in faults_of(again, bench.scratch, codes=(0,))),
