@@ -41,12 +41,21 @@ class Damaged:
             try:
                 content = stream.decompress(self.content, 1 << 26)
             except zlib.error:
-                return "gzip's own check fails"
+                return _damage_of(self.content)
             if not stream.eof and not stream.unconsumed_tail:
                 return "the gzip stream is cut short"
         if len(content) < 348:
             return "it is shorter than a header"
         return _zero_spacing(content)
+
+
+def _damage_of(packed: bytes) -> str | None:
+    """What is wrong with a gzip file that zlib refuses; Python's reader overlooks reserved flags of its header."""
+    try:
+        gzip.decompress(packed)
+    except (OSError, EOFError, zlib.error):
+        return "gzip's own check fails"
+    return None
 
 
 def _zero_spacing(content: bytes) -> str | None:
