@@ -20,12 +20,12 @@ from functools import partial
 
 import numpy as np
 import torch
-from fuzz.tally import Tally, chance
 from torch import Tensor, nn
 from torch.nn.functional import huber_loss, l1_loss, mse_loss
 
 import steelyard as sy
 from fuzz.library_models import MODELS
+from fuzz.tally import Tally, chance
 
 FEATURES = 6
 
