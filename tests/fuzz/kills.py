@@ -22,6 +22,9 @@ PART = "kills"
 # What differs between two runs that nobody disturbed, and is put aside before bytes are compared. Nothing else is.
 DIFFERENT_BY_NATURE = (
     (r".*\.json", rb'"Seconds": \{[^}]*\}', "what the steps took, in the record of a subject or scan"),
+    (r".*\.json", rb'"RecordSHA256": "\w+"', "the digest of a record that holds such seconds"),
+    (r".*_FLAIR\.json", rb'_desc-preproc_T1w\.json": "\w+"', "the digest of the second record of a subject"),
+    (r"\.written\.json", rb'"index\.html": \[[^]]*\]', "the digest of a page that holds seconds"),
     (r"index\.html", rb"<span>[0-9]+ s</span>", "what a subject took, on its page"),
     (r"report\.html", rb"[0-9]+\.[0-9]+ \xc3\x97", "how many times as long a step of one method took as of another"),
     (r"timings\.csv", rb"[0-9.e+-]+,[0-9.e+-]+,[0-9.e+-]+\n", "what a step, validation and evaluation took"),
