@@ -331,7 +331,8 @@ def _members(session: int) -> Iterator[int]:
 
 def main(arguments: Sequence[str]) -> int:
     """Serve until nobody asks."""
-    _serve(Path(arguments[0]))
+    with contextlib.suppress(BrokenPipeError):  # whoever asked was killed
+        _serve(Path(arguments[0]))
     return 0
 
 
