@@ -2,7 +2,7 @@
 
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import nibabel
@@ -84,10 +84,11 @@ def _broken(trial: Trial, ending: Ending, root: Path) -> Iterator[str]:
         if trial.out is not None and trial.out.is_dir() and any(p.name[0] != "." for p in trial.out.iterdir()):
             yield "a command that failed to start left a trace"
     if ending.code == 0 and trial.words[0] == "predict":
-        yield from _insane(Path(trial.words[3]))
+        results = set(Path(trial.words[3]).glob("sub-*/anat/*.nii.gz")) - trial.treasures.keys()
+        yield from _insane(sorted(results))
 
 
-def _insane(out: Path) -> Iterator[str]:
-    for path in out.glob("sub-*/anat/*.nii.gz"):
+def _insane(results: Sequence[Path]) -> Iterator[str]:
+    for path in results:
         if not np.isfinite(np.asanyarray(nibabel.load(path).dataobj)).all():
             yield f"a result is not finite: {path.name}"
