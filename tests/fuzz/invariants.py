@@ -10,6 +10,7 @@ CANARY = "executed"
 """A file of this name appears where something that a file carried was run."""
 
 _CODES = (0, 2)
+_UNEXPECTED = re.compile(r"unexpected [A-Z]\w+: .*")  # a traceback in a worker process, put into one line
 _WARNING = re.compile(r"^.*\b\w*Warning: .*$", re.MULTILINE)
 
 
@@ -24,7 +25,7 @@ def faults_of(ending: Ending, root: Path, *, codes: tuple[int, ...] = _CODES) ->
     if ending.hung:
         yield f"it hangs: not done after {ending.seconds:.0f} s"
         return
-    if "Traceback (most recent call last)" in ending.err or "unexpected " in ending.err:
+    if "Traceback (most recent call last)" in ending.err or _UNEXPECTED.search(ending.err):
         yield f"traceback: {_last_error(ending.err)}"
     elif ending.code not in codes:
         yield f"exit code {ending.code}"
@@ -48,7 +49,7 @@ def _is_plain(line: str) -> bool:
 
 def _last_error(text: str) -> str:
     """The line that names the exception."""
-    unexpected = re.search(r"unexpected .*", text)
+    unexpected = _UNEXPECTED.search(text)
     if unexpected is not None:
         return unexpected[0][:200]
     lines = [line for line in text.splitlines() if re.match(r"[\w.]+(Error|Exception|Interrupt|Exit|Loop)?\b.*", line)]
