@@ -13,6 +13,8 @@ MODULES = ("steelyard", "!steelyard.cli", "!steelyard.experiments")
 
 def undocumented(module: ModuleType) -> Iterator[str]:
     """The public classes, functions, methods and properties of a module that have no docstring."""
+    for name in getattr(module, "__all__", ()):
+        getattr(module, name)  # names that are imported on first use are there from now on
     yield from _without_docstring(pdoc.doc.Module(module))
 
 

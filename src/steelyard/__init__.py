@@ -68,16 +68,22 @@ _MODULES = ("batches", "measurement", "probing", "training", "weighting")
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on first use: torch takes seconds, and the command must answer to signals before it."""
+    """Import the library when one of its names is first used.
+
+    Torch takes seconds to import, and a command must answer to signals before that.
+    """
     if name == "__version__":
         return import_module("importlib.metadata").version("steelyard")
     if name in _MODULES:
         return import_module(f"steelyard.{name}")
-    if name in __all__:
-        for module in map(import_module, (f"steelyard.{module}" for module in _MODULES)):
-            if name in vars(module):
-                return vars(module)[name]
-    raise AttributeError(f"module 'steelyard' has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module 'steelyard' has no attribute {name!r}")
+    for module_name in _MODULES:
+        module = import_module(f"steelyard.{module_name}")
+        for public_name in __all__:
+            if hasattr(module, public_name):
+                globals()[public_name] = getattr(module, public_name)
+    return globals()[name]
 
 
 def __dir__() -> list[str]:

@@ -152,7 +152,7 @@ def test_a_full_disk_leaves_earlier_results_as_they_were(out, monkeypatch):
 
 
 def test_unfinished_names_are_swept_and_others_are_not(out):
-    for name in (".mask.4711.part", ".mine.part", "mine.part", ".mine.unfinished", ".withdrawn/.a.1.part"):
+    for name in (".mask.host-4711.part", ".mine.part", "mine.part", ".mine.unfinished", ".withdrawn/.a.host-1.part"):
         (out / name).parent.mkdir(exist_ok=True)
         (out / name).touch()
     sweep(out)
@@ -160,7 +160,7 @@ def test_unfinished_names_are_swept_and_others_are_not(out):
         ".mine.part",
         "mine.part",
         ".mine.unfinished",
-        ".a.1.part",
+        ".a.host-1.part",
     }
 
 

@@ -3,7 +3,16 @@ import os
 import pytest
 
 from steelyard.errors import UserError
-from steelyard.imaging.writing import InUseError, append_text, check_file, check_folder, holding, remove, write_bytes
+from steelyard.imaging.writing import (
+    InUseError,
+    append_text,
+    check_file,
+    check_folder,
+    holding,
+    remove,
+    stage,
+    write_bytes,
+)
 
 
 def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path):
@@ -18,8 +27,21 @@ def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path):
     assert target.read_text() == "precious"
 
 
+def test_what_a_killed_process_left_goes_with_the_next_write(tmp_path):
+    own = stage(tmp_path / "a", b"half")
+    orphan = own.with_name(own.name.replace(str(os.getpid()), "99999999"))  # no system has such a process
+    elsewhere = own.with_name(".a.elsewhere-99999999.part")
+    other = own.with_name(orphan.name.replace(".a.", ".b."))
+    for path in (orphan, elsewhere, other):
+        path.write_bytes(b"half")
+    write_bytes(tmp_path / "a", b"whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["a", elsewhere.name, other.name])
+
+
 def test_a_link_under_the_temporary_name_is_not_written_through(tmp_path):
-    (tmp_path / f".a.{os.getpid()}.part").symlink_to(tmp_path / "outside")
+    temporary = stage(tmp_path / "a", b"")
+    temporary.unlink()
+    temporary.symlink_to(tmp_path / "outside")
     write_bytes(tmp_path / "a", b"new")
     assert not (tmp_path / "outside").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["a"]

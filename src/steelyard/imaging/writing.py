@@ -6,10 +6,12 @@ that somebody else made: none of them is written or deleted through.
 
 import csv
 import errno
+import glob
 import gzip
 import io
 import json
 import os
+import platform
 import re
 import stat
 import sys
@@ -26,7 +28,8 @@ from steelyard.errors import UserError
 if sys.platform != "win32":
     import fcntl
 
-_UNFINISHED = re.compile(r"\..+\.(\d+\.part|unfinished)")
+_HOST = re.sub(r"[^0-9a-zA-Z]", "", platform.node())[-12:] or "host"  # short, because names are limited
+_UNFINISHED = re.compile(r"\..+\.([0-9a-zA-Z]+-\d+\.part|unfinished)")
 _PLACE = (
     *("qform_code", "sform_code", "srow_x", "srow_y", "srow_z"),
     *("quatern_b", "quatern_c", "quatern_d", "qoffset_x", "qoffset_y", "qoffset_z"),
@@ -63,9 +66,10 @@ def stage(path: Path, content: bytes, *, within: Path | None = None) -> Path:
         UserError: As in `write_bytes`.
     """
     refuse_links(path.parent, within=within)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
+    unfinished = path.with_name(f".{path.name}.{_HOST}-{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _discard_orphans(path)
         unfinished.unlink(missing_ok=True)
         with unfinished.open("xb") as stream:  # never through a link
             stream.write(content)
@@ -132,10 +136,28 @@ def discard(unfinished: Path) -> None:
         unfinished.unlink(missing_ok=True)
 
 
+def _discard_orphans(path: Path) -> None:
+    """Remove the temporary files for this path whose processes were killed; other machines' may be at work."""
+    for unfinished in path.parent.glob(f".{glob.escape(path.name)}.{_HOST}-*.part"):
+        number = unfinished.name.removesuffix(".part").rpartition("-")[2]
+        if number.isdigit() and not _is_running(int(number)):
+            discard(unfinished)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)  # signal 0 asks, and does nothing
+    except PermissionError:  # somebody else's
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
 def is_unfinished(path: Path) -> bool:
     """Whether a file has a name that only unfinished files of ours have.
 
-    >>> is_unfinished(Path(".report.html.4711.part")), is_unfinished(Path("notes.part"))
+    >>> is_unfinished(Path(".report.html.server-4711.part")), is_unfinished(Path("notes.part"))
     (True, False)
     """
     return _UNFINISHED.fullmatch(path.name) is not None

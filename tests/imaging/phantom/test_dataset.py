@@ -101,7 +101,7 @@ def files_of(folder, name):
 
 
 def test_what_a_killed_run_left_of_its_mark_is_no_obstacle(tmp_path, monkeypatch):
-    (tmp_path / "..unfinished-phantom.json.4711.part").write_text("{")
+    (tmp_path / "..unfinished-phantom.json.host-4711.part").write_text("{")
     monkeypatch.setattr("steelyard.imaging.phantom.dataset.simulate", stop)
     with pytest.raises(KeyboardInterrupt):
         list(write_cohort(tmp_path, Cohort(subjects=1, seed=1)))

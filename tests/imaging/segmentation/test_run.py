@@ -188,7 +188,7 @@ def test_a_weights_file_is_data(assignment):
 
 def test_what_a_killed_run_left_half_written_is_no_obstacle_and_is_swept(assignment):
     assignment.out.mkdir()
-    (assignment.out / ".config.json.123.part").write_text("{")
+    (assignment.out / ".config.json.host-123.part").write_text("{")
     next(train(assignment))
     assert not list(assignment.out.glob(".*.part"))
 

@@ -49,13 +49,11 @@ class Record:
         fingerprint: Of inputs, settings and method.
         measures: Of quality, by name.
         seconds: What processing took.
-        outputs: The size of each file, by its path within the derivatives.
     """
 
     fingerprint: str
     measures: dict[str, float]
     seconds: float
-    outputs: dict[str, int]
 
 
 def read_record(path: Path) -> Record:
@@ -69,7 +67,6 @@ def read_record(path: Path) -> Record:
         fingerprint=str(content.get("Fingerprint")),
         measures=_numbers(path, _entry(path, content, "Measures")),
         seconds=_numbers(path, _entry(path, content, "Seconds")).get("total", 0.0),
-        outputs=_entry(path, content, "Outputs"),
     )
 
 

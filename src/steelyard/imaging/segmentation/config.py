@@ -87,11 +87,10 @@ class TrainingConfig:
             ("meta_test", MetaTest),
         ):
             check_choice(name, getattr(self, name), get_args(kind))
-        for name in ("width", "every", "batch_size", "epochs", "patience", "stop_after", "threads", "devices"):
+        for name in ("width", "every", "batch_size", "epochs", "patience", "stop_after"):
             check_whole(name, getattr(self, name), 1, _MOST)
         for name in ("threads", "devices"):
-            if getattr(self, name) > MOST_THREADS:
-                raise UserError(f"{name} must be at most {MOST_THREADS}; got {getattr(self, name)}.")
+            check_whole(name, getattr(self, name), 1, MOST_THREADS)
         for name, lowest in (("learning_rate", 0.0), ("momentum", 0.0), ("weight_decay", 0.0), ("prior", 1.0)):
             check_number(name, getattr(self, name), lowest)
         check_whole("seed", self.seed, 0, 2**31 - 1)
