@@ -13,7 +13,7 @@ import SimpleITK
 
 from steelyard.errors import UserError
 from steelyard.imaging.phantom import Cohort, write_cohort
-from steelyard.imaging.phantom.dataset import TRUTH
+from steelyard.imaging.phantom.dataset import TRUTH, _participant
 from steelyard.imaging.writing import holding
 
 
@@ -117,6 +117,15 @@ def test_a_damaged_mark_is_one_line(tmp_path, text):
     (tmp_path / ".unfinished-phantom.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(UserError, match=r"unfinished-phantom\.json: is damaged; remove the folder to begin anew\.$"):
         list(write_cohort(tmp_path, Cohort(subjects=1)))
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"VolumeMl": "much"}', '{"VolumeMl": NaN}'])
+def test_a_damaged_volume_beside_a_mask_is_one_line(tmp_path, text):
+    damaged = truth(tmp_path, "sub-001", "space-FLAIR_label-WMH_mask.json")
+    damaged.parent.mkdir(parents=True)
+    damaged.write_text(text)
+    with pytest.raises(UserError, match=r"label-WMH_mask\.json: "):
+        _participant(tmp_path, Cohort(subjects=1), 1, "sub-001")
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path):

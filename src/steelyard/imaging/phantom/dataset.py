@@ -15,11 +15,13 @@ import torch
 
 from steelyard.children import starting_children
 from steelyard.errors import UserError
+from steelyard.imaging.checks import check_number
 from steelyard.imaging.phantom import sidecars
 from steelyard.imaging.phantom.rigid import itk_text
 from steelyard.imaging.phantom.scanner import Scanner, scanner_named
 from steelyard.imaging.phantom.storage import write_fixed_point, write_nifti
 from steelyard.imaging.phantom.subject import Subject, simulate, traits_of
+from steelyard.imaging.records import read_json
 from steelyard.imaging.workers import check_workers, worker_pool
 from steelyard.imaging.writing import holding, is_unfinished, refuse_links, remove, rename, write_json, write_text
 
@@ -200,8 +202,12 @@ def _finish(out: Path, cohort: Cohort, names: list[str]) -> None:
 
 def _participant(out: Path, cohort: Cohort, number: int, name: str) -> str:
     age = traits_of(cohort.seed, number).physique.age
-    volumes = [
-        json.loads((out / TRUTH / name / "anat" / f"{name}_space-FLAIR_label-{label}_mask.json").read_text())
-        for label in ("WMH", "brain")
-    ]
-    return "\t".join((name, f"{age:.0f}", *(f"{volume['VolumeMl']:.2f}" for volume in volumes), cohort.scanner))
+    volumes = [_volume(out, name, label) for label in ("WMH", "brain")]
+    return "\t".join((name, f"{age:.0f}", *(f"{volume:.2f}" for volume in volumes), cohort.scanner))
+
+
+def _volume(out: Path, name: str, label: str) -> float:
+    """Return the volume in ml that is written beside a mask of the truth."""
+    path = out / TRUTH / name / "anat" / f"{name}_space-FLAIR_label-{label}_mask.json"
+    volume = read_json(path).get("VolumeMl")
+    return check_number(f"{path}: VolumeMl", volume, 0.0)

@@ -194,7 +194,9 @@ def _bring_together(
     done.alignment = found
     scans["t1"] = t1 if found.kept and one_grid else resample(t1, flair, found.matrix)
     inside = brains["flair"].voxels
-    if np.corrcoef(flair.voxels[inside], scans["t1"].voxels[inside])[0, 1] > _SAME_IMAGE:
+    with np.errstate(invalid="ignore"):  # of a scan without contrast there is no correlation, only NaN
+        correlation = np.corrcoef(flair.voxels[inside], scans["t1"].voxels[inside])[0, 1]
+    if correlation > _SAME_IMAGE:
         raise UserError(f"{subject.t1}: shows the same image as {subject.flair}; one of them is of the other contrast.")
     if found.information is not None and found.information < _LEAST_INFORMATION:
         raise _strangers(subject, f"once aligned, they share {found.information:.2f} nats of information only")

@@ -37,7 +37,10 @@ def whom_to_judge(run: RunDirectory, dataset: Dataset, *, part: str = "test") ->
         return known, False
     chosen = {name: role for name, role in known.items() if part in ("all", role)}
     if not chosen:
-        raise UserError(f"{run.path}: the run has no subjects to {part}; --subjects all takes everyone.")
+        raise UserError(
+            f"{run.path}: none of the run's subjects to {part} is in {dataset.root} with unchanged scans; "
+            "--subjects all takes everyone."
+        )
     return chosen, True
 
 
