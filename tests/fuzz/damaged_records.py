@@ -241,6 +241,8 @@ def damaged_record(draw: random.Random, material: Material, root: Path) -> Trial
     sources = {file: file.read_bytes() for file in (root / "bids").rglob("*") if file.is_file()}
     # A benchmark whose page is sound after all fails for its rounds.
     names = () if words[0] == "benchmark" else (path.name, path.parent.name)
+    if path.name.startswith("sub-"):
+        names = (*names, path.name.partition("_")[0])  # a sound scan of somebody else's is told by the subject's name
     return Trial(words, change, names, sources, treasures)
 
 

@@ -26,9 +26,9 @@ DIFFERENT_BY_NATURE = (
     (r".*_FLAIR\.json", rb'_desc-preproc_T1w\.json": "\w+"', "the digest of the second record of a subject"),
     (r"\.written\.json", rb'"index\.html": \[[^]]*\]', "the digest of a page that holds seconds"),
     (r"index\.html", rb"<span>[0-9]+ s</span>", "what a subject took, on its page"),
-    (r"report\.html", rb"[0-9]+\.[0-9]+ \xc3\x97", "how many times as long a step of one method took as of another"),
     (r"timings\.csv", rb"(?s).*", "what runs took; a run that ends while the experiment is stopped has no row"),
-    (r"report\.html", rb"[^<>]*: what a step took[^<>]*", "the sentence about steps, which such a run is not in"),
+    (r"report\.html", rb"<p>[^<>]*: what a step took[^<>]*</p>", "the sentence about steps, without such a run"),
+    (r"report\.html", rb"<td>([0-9.]+ \xc3\x97|\xe2\x80\x93)</td></tr>", "the time of a step beside another method's"),
 )
 
 _ROUND = 6  # every command is ended once a round; in the last of six rounds by Ctrl-C or SIGTERM, else by a kill

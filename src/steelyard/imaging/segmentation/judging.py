@@ -37,8 +37,11 @@ def whom_to_judge(run: RunDirectory, dataset: Dataset, *, part: str = "test") ->
         return known, False
     chosen = {name: role for name, role in known.items() if part in ("all", role)}
     if not chosen:
+        expected = getattr(split, part)
+        if not expected:
+            raise UserError(f"{run.path}: the run has no subjects to {part}; --subjects all takes everyone.")
         raise UserError(
-            f"{run.path}: none of the run's subjects to {part} is in {dataset.root} with unchanged scans; "
+            f"{dataset.root}: its scans of {expected[0]}, which {run.path} has to {part}, are not those of the split; "
             "--subjects all takes everyone."
         )
     return chosen, True
