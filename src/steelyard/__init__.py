@@ -73,12 +73,14 @@ def __getattr__(name: str) -> Any:
     Torch takes seconds to import, and a command must answer to signals before that.
     """
     if name == "__version__":
-        return import_module("importlib.metadata").version("steelyard")
+        from importlib.metadata import version
+
+        return version("steelyard")
     if name in _MODULES:
         return import_module(f"steelyard.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'steelyard' has no attribute {name!r}")
-    for module_name in _MODULES:
+    for module_name in _MODULES:  # all names at once, so that this function is asked only once
         module = import_module(f"steelyard.{module_name}")
         for public_name in __all__:
             if hasattr(module, public_name):
@@ -87,4 +89,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *__all__, "__version__"]
+    return sorted({*globals(), *__all__, "__version__"})

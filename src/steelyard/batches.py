@@ -97,14 +97,13 @@ def detach_samples(tree: Tree) -> Tree:
 
 
 def differentiable_samples(tree: Tree) -> tuple[Tree, list[Tensor]]:
-    """The same tree with copies to differentiate for, in float32 at least; and these copies."""
+    """The same tree with copies to differentiate for; and these copies."""
     copies: list[Tensor] = []
 
     def prepare(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
+        if not isinstance(leaf, Tensor) or not (leaf.is_floating_point() or leaf.is_complex()):
             return leaf
-        precision = torch.promote_types(leaf.dtype, torch.float32)
-        copies.append(leaf.detach().to(precision, copy=True).requires_grad_())
+        copies.append(leaf.detach().clone().requires_grad_())
         return copies[-1]
 
     return _map(prepare, tree), copies

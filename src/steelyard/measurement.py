@@ -28,10 +28,10 @@ class Outcome(Enum):
     TIE = "a tie"
     NOT_FINITE = "a value was not finite"
     TOO_FEW = "fewer than two domains with enough samples"
-    RANKS_APART = "no comparison within a rank connects the domains"
     NOT_DUE = "not due on this step"
     NO_PROBE = "no probe"
     NO_TRAINING = "not training"
+    RANKS_APART = "no comparison within a rank connects the domains"
 
 
 @dataclass(frozen=True)

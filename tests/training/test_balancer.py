@@ -399,6 +399,21 @@ def test_says_nothing_of_few_missed_votes_or_while_samples_are_gathered():
     assert judge.tally == {"updated": 30, "fewer than two domains with enough samples": 30}
 
 
+def test_says_that_values_are_not_finite_late_in_training_and_while_samples_are_gathered():
+    model = smooth()
+    optimizer = sgd(model)
+    bad = {name: (x, y * float("inf")) for name, (x, y) in batch().items()}
+    for probe, votes in ((sy.InnerLoop(), 200), (sy.InnerLoop(gather=2), 1)):
+        judge = balancer(probe=probe)
+        for _ in range(votes):
+            judge(model, batch(), optimizer)
+        for _ in range(24):
+            judge(model, bad, optimizer)
+        with pytest.warns(UserWarning, match="inf or nan") as caught:
+            judge(model, bad, optimizer)
+        assert [warning.filename for warning in caught] == [__file__]
+
+
 def failing_loss(fails):
     """A loss that fails in the outer pass: with gradients, over all samples."""
 
@@ -436,7 +451,10 @@ def test_a_call_that_raises_gathers_nothing():
     judge(model, batch(sizes=(1, 1)), optimizer)
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
         judge(model, batch(sizes=(1, 1), features=5), optimizer)
-    assert {name: len(x) for name, (x, _) in judge.probe.gathering.kept.items()} == {"a": 1, "b": 1}
+    kept = judge.probe.gathering.kept
+    assert kept.keys() == {"a", "b"}
+    for name, (inputs, _) in batch(sizes=(1, 1)).items():
+        assert torch.equal(kept[name][0], inputs)
 
 
 slow = pytest.mark.slow

@@ -1,6 +1,7 @@
 """Two ranks with different data: one vote, equal weights and equal parameters after every step."""
 
 import warnings
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -186,8 +187,35 @@ def train_with_other_domains(rank):
     return judge.tally, messages
 
 
-def test_ranks_that_hold_different_domains_are_told_so(tmp_path):
-    for tally, messages in run(tmp_path, train_with_other_domains):
+def train_with_an_error(rank):
+    """The outer pass of rank 0 fails once, after the vote; the caller goes on with the next batch."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Linear(6, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    fails = {"now": False}
+
+    def loss(outputs, targets):
+        if fails["now"] and len(targets) == 4:
+            raise RuntimeError("out of luck")
+        return mse_loss(outputs, targets)
+
+    judge = balancer(domains=NAMES, weighting=sy.DirichletVote(), probe=sy.InnerLoop(every=2), loss=loss)
+    for step in range(STEPS):
+        fails["now"] = rank == 0 and step == 3
+        own = samples(rank, step, lacking=False)
+        with suppress(RuntimeError):
+            judge(model, own, optimizer)
+    return judge.weights, judge.tally
+
+
+def train_with_trouble(rank):
+    return train_with_other_domains(rank), train_with_an_error(rank)
+
+
+def test_ranks_that_hold_different_domains_or_fail_stay_together(tmp_path):
+    results = run(tmp_path, train_with_trouble)
+    assert results[0][1] == results[1][1]
+    for (tally, messages), _ in results:
         assert tally == {"no comparison within a rank connects the domains": 30}
         assert len(messages) == 1
         assert "the ranks hold different ones. Shuffle" in messages[0]

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 import steelyard as sy
+from steelyard.probing import gradient_probe
 from toys import balancer, batch, first_halves, reference_hypothetical_losses, smooth, take_step
 
 
@@ -200,3 +201,58 @@ def test_float16_loses_no_more_votes_than_outer_steps(count, probe):
         skipped += scaler.get_scale() < scale
     assert skipped  # the scale is as high as float16 allows: gradients shared with the outer step let it see that
     assert steps - judge.tally["updated"] <= skipped + 0.02 * steps
+
+
+def test_float16_votes_are_taken_again_with_a_lower_scale_where_a_domain_overflows():
+    """A domain that hardly counts in the outer loss has gradients far above those that the scale is made for."""
+    model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4))
+    optimizer = sgd(model, rate=1e-4)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**14, growth_interval=1000)
+    losses = {"a": lambda o, y: 1e4 * nn.functional.cross_entropy(o, y), "b": nn.functional.cross_entropy}
+    judge = balancer(weighting=sy.Fixed([1e-5, 1 - 1e-5]), probe=sy.InnerLoop(scaler=scaler), loss=losses)
+    for _ in range(5):
+        samples = {name: (torch.randn(8, 16), torch.randint(0, 4, (8,))) for name in ("a", "b")}
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = judge(model, samples, optimizer)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assert all(torch.isfinite(torch.tensor(value)) for value in judge.last.measured.values())
+    assert scaler.get_scale() == 2.0**14
+
+
+def test_float16_gradients_of_a_half_are_scaled_as_in_the_outer_loss(monkeypatch):
+    retries = []
+    real = gradient_probe._are_finite
+    monkeypatch.setattr(gradient_probe, "_are_finite", lambda gradients: retries.append(real(gradients)) or retries[-1])
+    model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4))
+    names = tuple(f"domain {i}" for i in range(16))
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**18)  # what the outer loss, a sixteenth of each, just bears
+    judge = balancer(domains=names, probe=sy.InnerLoop(scaler=scaler), loss=nn.functional.cross_entropy)
+    samples = {name: (torch.randn(8, 16), torch.randint(0, 4, (8,))) for name in names}
+    with torch.autocast("cpu", dtype=torch.float16):
+        judge(model, samples, sgd(model))
+    assert len(retries) == 16
+    assert all(retries)
+
+
+def test_a_loss_that_bears_both_forms_of_the_outputs_is_not_shared():
+    model = DeepSupervision(nn.LayerNorm(8))
+    probe = sy.InnerLoop(reuse="detect")
+    judge = balancer(probe=probe, loss=lambda o, y: mse_loss(o[0] if isinstance(o, list) else o, y))
+    judge(model, batch(), sgd(model)).backward()
+    assert judge.last.outcome is sy.Outcome.UPDATED
+    assert "another form in evaluation mode" in probe.reuse.reason
+
+
+def test_a_lack_of_memory_is_not_blamed_on_the_mode():
+    model = smooth()
+
+    def loss(outputs, targets):
+        if not torch.is_grad_enabled():
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return mse_loss(outputs, targets)
+
+    with pytest.raises(RuntimeError, match=r"^DefaultCPUAllocator"):
+        balancer(probe=sy.InnerLoop(), loss=loss)(model, batch(), sgd(model))

@@ -530,3 +530,37 @@ def test_a_batch_dice_gives_the_plain_gradients_on_any_labels(probe, kind):
         take_step(judge(model, samples, optimizer), optimizer)
         for gradient, expectation in zip(gradients(model), expected, strict=True):
             assert (gradient - expectation).norm() <= 1e-5 * expectation.norm()
+
+
+class TwoHeads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.size, self.mask = nn.Linear(64, 1), nn.Linear(64, 64)
+
+    def forward(self, x):
+        return self.size(x), self.mask(x)
+
+
+def large_error_minus_batch_dice(outputs, targets):
+    (size, mask), (true_size, true_mask) = outputs, targets
+    chances = mask.sigmoid()
+    dice = 2 * (true_mask * chances).sum() / (true_mask.sum() + chances.sum())
+    return 100 * mse_loss(size, true_size) - dice
+
+
+@pytest.mark.parametrize("probe", [sy.FirstOrder, partial(sy.InnerLoop, reuse="detect")])
+def test_a_head_with_large_gradients_does_not_hide_a_batch_dice(probe):
+    model = TwoHeads()
+    judge = balancer(probe=probe(), loss=large_error_minus_batch_dice)
+    samples = {n: (torch.randn(8, 64), (torch.randn(8, 1), (torch.rand(8, 64) < 0.1).float())) for n in ("a", "b")}
+    judge(model, samples, sgd(model)).backward()
+    assert judge.probe.reuse.reason is not None
+
+
+def test_a_loss_with_coarse_weights_of_its_own_is_called_with_outputs_as_they_are():
+    model = nn.Linear(6, 4).bfloat16()
+    samples = {n: (torch.randn(6, 6).bfloat16(), torch.randint(0, 4, (6,))) for n in ("a", "b")}
+    judge = balancer(probe=sy.FirstOrder(), loss=nn.CrossEntropyLoss(weight=torch.ones(4).bfloat16()))
+    judge(model, samples, sgd(model)).backward()
+    assert judge.last.outcome is not sy.Outcome.NOT_FINITE
+    assert "too coarse" in judge.probe.reuse.reason

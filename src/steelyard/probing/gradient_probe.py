@@ -119,8 +119,9 @@ class GradientProbe(Probe, ABC):
         with torch.autocast(loss.device.type, enabled=False):
             if self.scaler is None:
                 return torch.autograd.grad(loss, leaves, allow_unused=True, retain_graph=retain), False
-            scale = self.scaler.get_scale() * 2.0 ** math.floor(math.log2(weight))  # a power of two rounds nothing
-            return _scaled_gradients(loss, leaves, scale)
+            outer_scale = self.scaler.get_scale()
+            own_scale = outer_scale * 2.0 ** math.floor(math.log2(weight))  # a power of two rounds nothing
+            return _scaled_gradients(loss, leaves, min(outer_scale, max(1.0, own_scale)), retain=retain)
 
     def _audit(
         self,
@@ -173,11 +174,14 @@ class GradientProbe(Probe, ABC):
         return gradient_reason(gradients, apart, tolerance=closeness(together))
 
 
-def _scaled_gradients(loss: Tensor, leaves: Sought, scale: float) -> tuple[Sequence[Tensor | None], bool]:
+def _scaled_gradients(
+    loss: Tensor, leaves: Sought, scale: float, *, retain: bool
+) -> tuple[Sequence[Tensor | None], bool]:
     """Gradients of the scaled loss, divided by the scale, and whether it had to be lowered because they overflowed."""
     lowered = False
     while True:
-        scaled = torch.autograd.grad(loss * scale, leaves, allow_unused=True, retain_graph=True)
+        keep_graph = retain or scale > 1  # for another pass with a lower scale
+        scaled = torch.autograd.grad(loss * scale, leaves, allow_unused=True, retain_graph=keep_graph)
         if scale <= 1 or not torch.isfinite(loss) or _are_finite(scaled):
             return [None if gradient is None else gradient / scale for gradient in scaled], lowered
         scale = max(1.0, scale / _LOWER_SCALE)
@@ -185,7 +189,9 @@ def _scaled_gradients(loss: Tensor, leaves: Sought, scale: float) -> tuple[Seque
 
 
 def _are_finite(gradients: Sequence[Tensor | None]) -> bool:
-    return all(bool(torch.isfinite(gradient).all()) for gradient in gradients if gradient is not None)
+    checks = [torch.isfinite(gradient).all() for gradient in gradients if gradient is not None]
+    # One answer from the device, not one for each parameter.
+    return not checks or bool(torch.stack([check.to(checks[0].device) for check in checks]).all())
 
 
 def _summed_apart(model: nn.Module, losses: Losses, batch: Mapping[str, Tree], *, pieces: int) -> Tensor:
@@ -213,12 +219,18 @@ def explained_in_evaluation(evaluating: bool) -> Iterator[None]:
     try:
         yield
     except _WRONG_OUTPUT as error:
-        if not evaluating or isinstance(error, torch.OutOfMemoryError):
+        if not evaluating or _is_about_the_machine(error):
             raise
         raise ValueError(
             f"a hypothetical step could not be judged in evaluation mode ({type(error).__name__}: {error}). "
             'If the model returns something else in evaluation mode, pass meta_test="batch" to the probe.'
         ) from error
+
+
+def _is_about_the_machine(error: Exception) -> bool:
+    """Whether memory or a device has failed, which no mode would mend."""
+    texts = ("allocate memory", "out of memory", "CUDA error", "cuDNN", "CUBLAS")
+    return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in texts)
 
 
 def is_too_small(error: ValueError) -> bool:

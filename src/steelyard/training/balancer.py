@@ -1,6 +1,7 @@
 """The balancer: what a user puts into the training loop."""
 
 import json
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from steelyard.training.outer_loss import complete, weighted_loss
 from steelyard.training.own_state import restored_on_error
 from steelyard.weighting import Weighting
 
-# A warning comes when an outcome without a vote was counted this often, and is this share of all votes.
+# A warning comes when an outcome without a vote was counted this often, in a row or as this share of all votes.
 _MISSED_VOTES = 25
 _MISSED_SHARE = 0.25
 
@@ -30,12 +31,12 @@ _ADVICE = {
         "model's trainable parameters"
     ),
     Outcome.NOT_FINITE: (
-        "a value that was measured is inf or nan. Try a lower learning rate; in float16 pass the outer loop's scaler "
-        "to the probe, InnerLoop(scaler=scaler)"
+        "a value that was measured is inf or nan. Look at the losses, and try a lower learning rate; in float16 pass "
+        "the outer loop's scaler to the probe, InnerLoop(scaler=scaler)"
     ),
     Outcome.TOO_FEW: (
-        "a vote needs at least two samples of at least two domains in a batch. "
-        "InnerLoop(gather=True) gathers them across batches"
+        "a vote needs at least two domains in a batch, and at least two samples of each. "
+        "InnerLoop(gather=True) gathers samples across batches"
     ),
     Outcome.RANKS_APART: (
         "domains can only be compared within a rank, and the ranks hold different ones. "
@@ -141,6 +142,9 @@ class Balancer(nn.Module):
         self.last: StepReport | None = None
         self._group = process_group
         self._warned: set[Outcome] = set()
+        self._last_outcome: Outcome | None = None
+        self._in_row = 0  # how often the last outcome came about without another
+        self._agreed = False  # whether the ranks have cast this step's vote together
         weighting.start(len(names))
         signature = json.dumps([names, repr(weighting)]).encode()
         self.register_buffer("_outcomes", torch.zeros(len(Outcome), dtype=torch.int64))
@@ -167,7 +171,8 @@ class Balancer(nn.Module):
         """
         _check_kind("model", model, nn.Module)
         present = self._present(batch)
-        with restored_on_error(self._outcomes, self.weighting, self.probe):
+        self._agreed = False
+        with restored_on_error(self._outcomes, self.weighting, self.probe, unless=lambda: self._agreed):
             return self._weighted(model, present, optimizer)
 
     def _weighted(self, model: nn.Module, present: dict[str, Tree], optimizer: Optimizer | None) -> Tensor:
@@ -229,12 +234,16 @@ class Balancer(nn.Module):
         """Let the weights follow what was found, on all ranks alike."""
         if not is_shared(self._group):
             return finding, self._counted(self.weighting.observe(finding.measurement))
+        at_hand = set(batch)
+        if self.probe is not None and self.probe.gathering is not None:
+            at_hand |= self.probe.gathering.kept.keys()
         agreement = average_over_ranks(
             finding.measurement,
-            in_batch=torch.tensor([name in batch for name in self.domains]),
+            in_batch=torch.tensor([name in at_hand for name in self.domains]),
             group=self._group,
             device=next(model.parameters()).device,
         )
+        self._agreed = True
         finding = replace(finding, measurement=agreement.measurement)
         if agreement.ranks_apart:
             return finding, self._counted(Verdict(Outcome.RANKS_APART))
@@ -250,17 +259,33 @@ class Balancer(nn.Module):
         """Count an outcome; warn once of each kind that often takes the place of a vote."""
         outcome = verdict.outcome
         self._outcomes[list(Outcome).index(outcome)] += 1
+        if outcome is not Outcome.NOT_DUE:
+            self._in_row = self._in_row + 1 if outcome is self._last_outcome else 1
+            self._last_outcome = outcome
         if outcome in _ADVICE and outcome not in self._warned and self._is_frequent(outcome):
             self._warned.add(outcome)
-            warnings.warn(f"{self.tally[outcome.value]} steps cast no vote: {_ADVICE[outcome]}.", stacklevel=8)
+            message = f"{self.tally[outcome.value]} steps cast no vote: {_ADVICE[outcome]}."
+            warnings.warn(message, stacklevel=_level_of_caller())
         return verdict
 
     def _is_frequent(self, outcome: Outcome) -> bool:
         missed = self.tally[outcome.value]
         votes = self.tally.get(Outcome.UPDATED.value, 0)
-        if votes and self.probe is not None and self.probe.gathering is not None:
-            return False  # samples are gathered over several steps, which cast no vote by intention
-        return missed >= _MISSED_VOTES and missed >= _MISSED_SHARE * (missed + votes)
+        gathers = self.probe is not None and self.probe.gathering is not None
+        if gathers and outcome in (Outcome.TOO_FEW, Outcome.RANKS_APART):
+            return False  # until enough samples are gathered, no vote is meant to be cast
+        often = missed >= _MISSED_SHARE * (missed + votes) or self._in_row >= _MISSED_VOTES
+        return missed >= _MISSED_VOTES and often
+
+
+def _level_of_caller() -> int:
+    """The `stacklevel` by which a warning shows the user's own line."""
+    frame = sys._getframe(1)
+    level = 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("steelyard", "torch"):
+        frame = frame.f_back
+        level += 1
+    return level
 
 
 def _refuse_other_signature(module: Balancer, state: dict[str, Any], prefix: str, *_: Any) -> None:

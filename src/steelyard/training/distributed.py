@@ -1,8 +1,8 @@
 """Training on several ranks: one forward pass, one measurement."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, distributed, nn
@@ -11,10 +11,6 @@ from torch.nn.parallel import DistributedDataParallel
 from steelyard.measurement import Measurement
 
 Result = TypeVar("Result")
-
-# Kept as long as the model: the backward pass of a wrapper that looks for unused parameters, or whose graph is static,
-# asks for the wrapper again, and has only a weak reference to it (torch 2.13, `_DDPSink`).
-_ONE_PASSES: "WeakKeyDictionary[DistributedDataParallel, _OnePass]" = WeakKeyDictionary()
 
 
 def run_once(model: nn.Module, function: Callable[[nn.Module], Result]) -> Result:
@@ -25,13 +21,31 @@ def run_once(model: nn.Module, function: Callable[[nn.Module], Result]) -> Resul
     """
     if not isinstance(model, DistributedDataParallel):
         return function(model)
-    one_pass = _ONE_PASSES.get(model)
-    if one_pass is None:
-        one_pass = object.__new__(_OnePass)
-        object.__setattr__(one_pass, "__dict__", vars(model))  # the same state: its reducer, its flags
-        _ONE_PASSES[model] = one_pass
+    one_pass = object.__new__(_OnePass)
+    object.__setattr__(one_pass, "__dict__", vars(model))  # the same state: its reducer, its flags
     result: Result = one_pass(function)
+    _keep_with_graph(one_pass, result)
     return result
+
+
+def _keep_with_graph(one_pass: "_OnePass", result: object) -> None:
+    """Keep a wrapper as long as the graph of what it has returned.
+
+    The backward pass of a wrapper that looks for unused parameters, or whose graph is static, asks for the wrapper
+    again, and has only a weak reference to it (torch 2.13, `_DDPSink`).
+    """
+    if isinstance(result, Tensor) and result.requires_grad:
+        result.register_hook(partial(_leave_gradient, one_pass))  # type: ignore[no-untyped-call]
+    elif isinstance(result, dict):
+        for value in result.values():
+            _keep_with_graph(one_pass, value)
+    elif isinstance(result, tuple):
+        for value in result:
+            _keep_with_graph(one_pass, value)
+
+
+def _leave_gradient(_: "_OnePass", __: Tensor) -> None:
+    """A hook that changes no gradient."""
 
 
 class _OnePass(DistributedDataParallel):

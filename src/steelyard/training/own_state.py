@@ -1,6 +1,6 @@
 """What the balancer itself counts and learns, put back where a call fails."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -11,7 +11,9 @@ from steelyard.weighting import Weighting
 
 
 @contextmanager
-def restored_on_error(outcomes: Tensor, weighting: Weighting, probe: Probe | None) -> Iterator[None]:
+def restored_on_error(
+    outcomes: Tensor, weighting: Weighting, probe: Probe | None, *, unless: Callable[[], bool]
+) -> Iterator[None]:
     """Undo what a call has counted and learned, if the call raises: it then never happened.
 
     What a probe has learned about the model, such as that gradients cannot be shared, stays true and is not undone.
@@ -20,6 +22,7 @@ def restored_on_error(outcomes: Tensor, weighting: Weighting, probe: Probe | Non
         outcomes: the balancer's own counters.
         weighting: its votes and weights.
         probe: its number of steps, and the samples it has gathered.
+        unless: whether nothing may be undone any more: other ranks have cast the same vote, and keep it.
     """
     tensors = [outcomes, *_state_tensors(weighting)]
     if probe is not None:
@@ -30,6 +33,8 @@ def restored_on_error(outcomes: Tensor, weighting: Weighting, probe: Probe | Non
     try:
         yield
     except BaseException:
+        if unless():
+            raise
         with torch.no_grad():
             for tensor, tensor_copy in zip(tensors, tensor_copies, strict=True):
                 tensor.copy_(tensor_copy)
