@@ -1,11 +1,12 @@
 """What the cases of a part share."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from fuzz.material import Material
 from fuzz.nursery import Nursery
-from fuzz.tally import Budget
+from fuzz.tally import Budget, Tally
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -23,3 +24,14 @@ class Bench:
     material: Material
     scratch: Path
     budget: Budget
+
+
+def run_cases(part: str, seed: int, cases: int, bench: Bench, run_case: Callable[[Tally, int, Bench], None]) -> Tally:
+    """Run so many cases of a part, or as many as its time allows."""
+    tally = Tally(part, seed)
+    for case in range(cases):
+        if bench.budget.over:
+            break
+        run_case(tally, case, bench)
+    tally.seconds = bench.budget.spent
+    return tally

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from fuzz.bench import Bench
+from fuzz.bench import Bench, run_cases
 from fuzz.fault_point import Fault, FaultPoint
 from fuzz.invariants import faults_of
 from fuzz.material import EXPERIMENT, PREDICTING, PREPARING, TRAINING, Material
@@ -89,13 +89,7 @@ VICTIMS = (
 
 def run(seed: int, cases: int, bench: Bench) -> Tally:
     """End each command in turn, so many times in all."""
-    tally = Tally(PART, seed)
-    for case in range(cases):
-        if bench.budget.over:
-            break
-        run_case(tally, case, bench)
-    tally.seconds = bench.budget.spent
-    return tally
+    return run_cases(PART, seed, cases, bench, run_case)
 
 
 def run_case(tally: Tally, case: int, bench: Bench) -> None:

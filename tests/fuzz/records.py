@@ -8,7 +8,7 @@ from pathlib import Path
 import nibabel
 import numpy as np
 
-from fuzz.bench import Bench
+from fuzz.bench import Bench, run_cases
 from fuzz.damaged_records import damaged_record
 from fuzz.invariants import faults_of
 from fuzz.material import Material
@@ -39,13 +39,7 @@ def kind_of(case: int) -> Callable[[random.Random, Material, Path], Trial]:
 
 def run(seed: int, cases: int, bench: Bench) -> Tally:
     """Try so many bad inputs."""
-    tally = Tally(PART, seed)
-    for case in range(cases):
-        if bench.budget.over:
-            break
-        run_case(tally, case, bench)
-    tally.seconds = bench.budget.spent
-    return tally
+    return run_cases(PART, seed, cases, bench, run_case)
 
 
 def run_case(tally: Tally, case: int, bench: Bench) -> None:

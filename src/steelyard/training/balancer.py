@@ -1,7 +1,6 @@
 """The balancer: what a user puts into the training loop."""
 
 import json
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,32 +16,10 @@ from steelyard.measurement import Measurement, Outcome, Statistic, Verdict
 from steelyard.probing import Finding, Probe
 from steelyard.training.distributed import average_over_ranks, is_shared, run_once
 from steelyard.training.domain_losses import DomainLosses, Loss, Objective
+from steelyard.training.missed_votes import MissedVotes
 from steelyard.training.outer_loss import complete, weighted_loss
 from steelyard.training.own_state import restored_on_error
 from steelyard.weighting import Weighting
-
-# A warning comes when an outcome without a vote was counted this often, in a row or as this share of all votes.
-_MISSED_VOTES = 25
-_MISSED_SHARE = 0.25
-
-_ADVICE = {
-    Outcome.TIE: (
-        "every step left all domains alike. Check that the learning rate is not 0 and that the optimizer holds the "
-        "model's trainable parameters"
-    ),
-    Outcome.NOT_FINITE: (
-        "a value that was measured is inf or nan. Look at the losses, and try a lower learning rate; in float16 pass "
-        "the outer loop's scaler to the probe, InnerLoop(scaler=scaler)"
-    ),
-    Outcome.TOO_FEW: (
-        "a vote needs at least two domains in a batch, and at least two samples of each. "
-        "InnerLoop(gather=True) gathers samples across batches"
-    ),
-    Outcome.RANKS_APART: (
-        "domains can only be compared within a rank, and the ranks hold different ones. "
-        "Shuffle so that the batches of every rank hold samples of several domains"
-    ),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,9 +118,7 @@ class Balancer(nn.Module):
         self.probe = probe
         self.last: StepReport | None = None
         self._group = process_group
-        self._warned: set[Outcome] = set()
-        self._last_outcome: Outcome | None = None
-        self._in_row = 0  # how often the last outcome came about without another
+        self._missed_votes = MissedVotes(gathers=probe is not None and probe.gathering is not None)
         self._agreed = False  # whether the ranks have cast this step's vote together
         weighting.start(len(names))
         signature = json.dumps([names, repr(weighting)]).encode()
@@ -256,36 +231,10 @@ class Balancer(nn.Module):
         return Measurement(values, present)
 
     def _counted(self, verdict: Verdict) -> Verdict:
-        """Count an outcome; warn once of each kind that often takes the place of a vote."""
-        outcome = verdict.outcome
-        self._outcomes[list(Outcome).index(outcome)] += 1
-        if outcome is not Outcome.NOT_DUE:
-            self._in_row = self._in_row + 1 if outcome is self._last_outcome else 1
-            self._last_outcome = outcome
-        if outcome in _ADVICE and outcome not in self._warned and self._is_frequent(outcome):
-            self._warned.add(outcome)
-            message = f"{self.tally[outcome.value]} steps cast no vote: {_ADVICE[outcome]}."
-            warnings.warn(message, stacklevel=_level_of_caller())
+        """Count an outcome."""
+        self._outcomes[list(Outcome).index(verdict.outcome)] += 1
+        self._missed_votes.note(verdict.outcome, self.tally)
         return verdict
-
-    def _is_frequent(self, outcome: Outcome) -> bool:
-        missed = self.tally[outcome.value]
-        votes = self.tally.get(Outcome.UPDATED.value, 0)
-        gathers = self.probe is not None and self.probe.gathering is not None
-        if gathers and outcome in (Outcome.TOO_FEW, Outcome.RANKS_APART):
-            return False  # until enough samples are gathered, no vote is meant to be cast
-        often = missed >= _MISSED_SHARE * (missed + votes) or self._in_row >= _MISSED_VOTES
-        return missed >= _MISSED_VOTES and often
-
-
-def _level_of_caller() -> int:
-    """The `stacklevel` by which a warning shows the user's own line."""
-    frame = sys._getframe(1)
-    level = 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("steelyard", "torch"):
-        frame = frame.f_back
-        level += 1
-    return level
 
 
 def _refuse_other_signature(module: Balancer, state: dict[str, Any], prefix: str, *_: Any) -> None:
