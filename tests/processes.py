@@ -9,10 +9,14 @@ LOOPBACK = ("0100007F", "0000000000000000FFFF00000100007F", "0000000000000000000
 
 
 def plant(folder, mark):
-    """Put modules into a folder that take the names of others and leave a mark when they are imported."""
+    """Put modules into a folder that take the names of others and leave a mark when they are imported.
+
+    Beside them are settings for matplotlib that let every figure fail or start LaTeX.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for name in NAMES:
         (folder / f"{name}.py").write_text(f"open({str(mark)!r}, 'a').write('{name}\\n')\nraise SystemExit('{name}')\n")
+    (folder / "matplotlibrc").write_text("text.usetex: True\n")
     return folder
 
 

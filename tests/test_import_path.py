@@ -76,6 +76,12 @@ def test_started_as_a_module_the_command_imports_nothing_from_the_current_folder
     assert not (tmp_path / "mark").exists()
 
 
+def test_figures_obey_no_settings_in_the_current_folder(run_folder, tmp_path):
+    folder = processes.plant(tmp_path / "sent", tmp_path / "mark")
+    run([COMMAND, "report", run_folder, "--out", "../report.html"], folder)
+    assert "<svg" in (tmp_path / "report.html").read_text()
+
+
 def test_workers_import_nothing_from_the_current_folder(tmp_path):
     folder = processes.plant(tmp_path / "sent", tmp_path / "mark")
     for number in range(2):

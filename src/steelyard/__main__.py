@@ -2,19 +2,21 @@
 
 import sys
 
-from steelyard.import_path import leave_out_current_folder
+from steelyard.import_path import leave_out_current_folder, leave_out_matplotlibrc
 from steelyard.stopping import end_on_signals
 
 if "--multiprocessing-fork" in sys.orig_argv:  # a worker imports this module first, seconds before torch
     from steelyard.children import start_spawned
 
     start_spawned()
+    leave_out_matplotlibrc()
 
 
 def main() -> int:
     """Run the command line, or say what to install where its parts are missing."""
     end_on_signals()
     leave_out_current_folder()
+    leave_out_matplotlibrc()
     try:
         from steelyard.cli import main as run
     except ModuleNotFoundError as error:

@@ -2,6 +2,8 @@
 
 import os
 import sys
+from contextlib import chdir, suppress
+from importlib import import_module
 from pathlib import Path
 
 
@@ -25,6 +27,17 @@ def leave_out_current_folder() -> None:
         return
     before, after = _around_standard_library(sys.path)
     sys.path[:] = [folder for folder in before if Path(folder).resolve() != here] + after
+
+
+def leave_out_matplotlibrc() -> None:
+    """Let matplotlib not obey a file `matplotlibrc` in the current folder, which could start LaTeX.
+
+    matplotlib reads it before any other settings, once, when it is imported. No variable prevents that, so it is
+    imported here from another folder. Without such a file it is imported when it is needed.
+    """
+    if os.path.lexists("matplotlibrc"):
+        with suppress(ModuleNotFoundError), chdir(Path(os.__file__).parent):
+            import_module("matplotlib")
 
 
 def _around_standard_library(folders: list[str]) -> tuple[list[str], list[str]]:
