@@ -1,10 +1,12 @@
 """Checkpoints that a disk, a kill or a stranger has damaged."""
 
 import io
+import os
 import pickle
 import random
 import zipfile
 from dataclasses import replace
+from threading import Timer
 
 import pytest
 import torch
@@ -62,6 +64,28 @@ def test_one_that_was_cut_is_refused(stopped, trainee, tmp_path):
     content = stopped[0]
     for size in (0, 1, 30, 1000, len(content) // 2, len(content) - 1):
         assert DAMAGED in refused(tmp_path / "checkpoint.pt", content[:size], trainee)
+
+
+def test_a_pipe_is_refused_at_once(trainee, tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    os.mkfifo(path)
+    handle = os.open(path, os.O_RDWR)
+    rescue = Timer(5, os.close, [handle])  # otherwise reading the pipe would never end
+    rescue.start()
+    with pytest.raises(UserError, match=DAMAGED) as caught:
+        load_checkpoint(path, trainee)
+    assert "Not a regular file" in str(caught.value.__cause__)
+    rescue.cancel()
+    os.close(handle)
+
+
+def test_one_that_is_too_large_for_its_network_is_not_read(trainee, tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    path.touch()
+    os.truncate(path, 300_000_000)
+    with pytest.raises(UserError, match=DAMAGED) as caught:
+        load_checkpoint(path, trainee)
+    assert "larger than" in str(caught.value.__cause__)
 
 
 def test_flipped_bits_of_numbers_are_noticed(stopped, trainee, tmp_path):

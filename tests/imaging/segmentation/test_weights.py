@@ -1,6 +1,7 @@
 """Weights files from anybody."""
 
 import json
+import os
 import struct
 
 import pytest
@@ -34,6 +35,16 @@ def test_weights_that_are_no_usual_floats_are_refused(run, kind):
     change(run, **{NAME: weights[NAME].to(getattr(torch, kind))})
     with pytest.raises(UserError, match=rf"last\.safetensors: {NAME} holds numbers of type"):
         load_model(run)
+
+
+def test_a_pipe_is_refused_at_once(run):
+    path = run / "last.safetensors"
+    path.unlink()
+    os.mkfifo(path)
+    handle = os.open(path, os.O_RDWR)  # otherwise opening the pipe would wait for ever
+    with pytest.raises(UserError, match=r"last\.safetensors: cannot be read as safetensors \(.*Not a regular file"):
+        load_model(run)
+    os.close(handle)
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "float64"])

@@ -1,6 +1,7 @@
 """Checkpoints, which a full disk or a stranger may have damaged: read as data, checked, then taken over."""
 
 import io
+import os
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from steelyard.errors import UserError
 from steelyard.imaging.checks import check_whole
+from steelyard.imaging.regular_files import open_regular
 from steelyard.imaging.segmentation.trainee import Trainee
 
 # What the optimizers keep of every parameter; `step` is a single number, the others have the parameter's shape.
@@ -21,6 +23,10 @@ _MOMENTS = {"sgd": {"momentum_buffer"}, "adamw": {"step", "exp_avg", "exp_avg_sq
 _COUNTED = {"last_epoch", "_step_count", "_last_lr", "_is_initial", "_get_lr_called_within_step"}
 
 
+# The largest file that can be a checkpoint. AdamW's takes three times the network's bytes, and the rest is small.
+_LARGEST_SHARE, _LARGEST_REST = 8, 64_000_000
+
+
 def load_checkpoint(path: Path, trainee: Trainee) -> None:
     """Bring a fresh trainee to where a checkpoint was written.
 
@@ -28,7 +34,7 @@ def load_checkpoint(path: Path, trainee: Trainee) -> None:
         UserError: The file is damaged, is no checkpoint, or is one of another run.
     """
     try:
-        state = _read(path.read_bytes())
+        state = _read(_content(path, trainee))
     except Exception as error:  # any bytes may be in the file, and torch's reader raises whatever they lead to
         raise UserError(f"{path}: is damaged or no checkpoint; remove it to begin anew.") from error
     try:
@@ -36,6 +42,16 @@ def load_checkpoint(path: Path, trainee: Trainee) -> None:
         trainee.load_state_dict(state)
     except Exception as error:  # as the values in it may be anything
         raise UserError(f"{path}: is the checkpoint of something else; remove it to begin anew.") from error
+
+
+def _content(path: Path, trainee: Trainee) -> bytes:
+    """Return the bytes of a file that is not too large to be the trainee's checkpoint."""
+    tensors = trainee.network.state_dict().values()
+    largest = _LARGEST_SHARE * sum(tensor.nbytes for tensor in tensors) + _LARGEST_REST
+    with open_regular(path) as stream:
+        if os.fstat(stream.fileno()).st_size > largest:
+            raise ValueError(f"larger than {largest} bytes")
+        return stream.read()
 
 
 def _read(content: bytes) -> Any:

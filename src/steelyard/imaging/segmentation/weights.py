@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from steelyard.errors import UserError
+from steelyard.imaging.regular_files import open_regular
 from steelyard.imaging.segmentation.config import TrainingConfig
 from steelyard.imaging.segmentation.networks import describe_network
 
@@ -61,6 +62,7 @@ def _read_header(path: Path) -> Header:
     """Return the type and shape of every tensor in a file; the numbers themselves are not read."""
     header: Header = {}
     try:
+        open_regular(path).close()  # safetensors itself would wait for ever for the other end of a pipe
         with safe_open(path, "pt") as file:
             for name in file.keys():  # noqa: SIM118, it is no dict
                 tensor = file.get_slice(name)
