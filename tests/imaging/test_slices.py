@@ -1,4 +1,6 @@
+import io
 import os
+import zipfile
 
 import numpy as np
 import pytest
@@ -68,6 +70,78 @@ def test_the_cache_spares_the_volumes_until_one_changes(dataset, tmp_path, monke
     for kept in cache.iterdir():
         kept.write_bytes(b"half")
     assert np.array_equal(load_slices(dataset, cache=cache)[1].brain, first[1].brain)
+
+
+def saved(**arrays):
+    stream = io.BytesIO()
+    np.savez(stream, **arrays)
+    return stream.getvalue()
+
+
+def with_shape(arrays, shape):
+    """Return a cache file whose image declares a shape that it does not have."""
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    stream = io.BytesIO(saved(**{name: array for name, array in arrays.items() if name != "flair"}))
+    with zipfile.ZipFile(stream, "a") as archive:
+        archive.writestr("flair.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode())
+    return stream.getvalue()
+
+
+def with_central_byte(content, offset, value):
+    """Return a cache file with one byte of its first central directory entry changed."""
+    changed = bytearray(content)
+    changed[content.index(b"PK\x01\x02") + offset] = value
+    return bytes(changed)
+
+
+def compressed(arrays):
+    stream = io.BytesIO()
+    np.savez_compressed(stream, **arrays)
+    return stream.getvalue()
+
+
+DAMAGES = {
+    "huge": lambda arrays: with_shape(arrays, (100_000, 1_000_000, 1000)),
+    "unknown compression": lambda arrays: with_central_byte(saved(**arrays), 10, 99),
+    "encrypted": lambda arrays: with_central_byte(saved(**arrays), 8, 1),
+    "compressed": compressed,
+    "text": lambda arrays: saved(**arrays | {"flair": arrays["flair"].astype(str)}),
+    "flat": lambda arrays: saved(**arrays | {"flair": arrays["flair"][0]}),
+    "NaN": lambda arrays: saved(**arrays | {"flair": arrays["flair"] * np.float32("nan")}),
+    "fewer slices in the mask": lambda arrays: saved(**arrays | {"wmh": arrays["wmh"][1:]}),
+    "fewer slices": lambda arrays: saved(**arrays | {"indices": arrays["indices"] + [0, 1]}),
+    "numbers as mask": lambda arrays: saved(**arrays | {"brain": arrays["brain"] * 2.0}),
+    "no mask": lambda arrays: saved(**{name: array for name, array in arrays.items() if name != "wmh"}),
+    "empty": lambda arrays: b"",
+}
+
+
+@pytest.fixture(scope="module")
+def cached(tmp_path_factory):
+    """A dataset of one subject, the folder of its cache, and the arrays in it."""
+    folder = tmp_path_factory.mktemp("cached")
+    heads.write_subject(folder, "1", seed=1, contrasts=("flair",))
+    dataset = read_bids(folder)
+    load_slices(dataset, cache=folder / "cache")
+    (path,) = (folder / "cache").iterdir()
+    with np.load(path) as arrays:
+        return dataset, path, dict(arrays)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_slices_are_cut_anew_whatever_is_wrong_with_the_cache(damage, cached):
+    dataset, path, arrays = cached
+    path.write_bytes(DAMAGES[damage](arrays))
+    (subject,) = load_slices(dataset, cache=path.parent)
+    assert np.array_equal(subject.images["flair"], arrays["flair"])
+    assert np.array_equal(subject.wmh, arrays["wmh"])
+    assert np.array_equal(subject.brain, arrays["brain"])
+    assert subject.brain.dtype == bool
+    assert len(subject.indices) == len(arrays["brain"])
+    with zipfile.ZipFile(path) as archive:
+        assert {entry.compress_type for entry in archive.infolist()} == {zipfile.ZIP_STORED}
+    with np.load(path) as again:
+        assert {name: again[name].shape for name in again} == {name: array.shape for name, array in arrays.items()}
 
 
 def test_the_cache_notices_a_change_that_keeps_size_and_time(tmp_path):

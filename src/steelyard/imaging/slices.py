@@ -7,7 +7,7 @@ from io import BytesIO
 from json import dumps
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
+from zipfile import ZIP_STORED, ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,9 @@ from steelyard.imaging.bids import Dataset, Subject
 from steelyard.imaging.checks import check_kind, check_number, check_whole
 from steelyard.imaging.frame import Frame
 from steelyard.imaging.provenance import digest
+from steelyard.imaging.regular_files import open_regular
 from steelyard.imaging.volumes import Volume, canonical, read_mask, read_scan
-from steelyard.imaging.writing import reason, write_bytes
+from steelyard.imaging.writing import reason, remove, write_bytes
 
 _MOST = 100_000  # slices of a scan
 _STRIPPED = 0.2  # the share of zeros that a stripped scan has at least
@@ -142,9 +143,9 @@ def _load(subject: Subject, choice: SliceChoice, cache: Path | None) -> SubjectS
     path = cache / f"{subject.key}-{mark}.npz"
     if path.is_file():
         try:
-            return _unpack(subject.key, path)
-        except (OSError, ValueError, KeyError, BadZipFile):
-            path.unlink()
+            return _unpack(subject, path)
+        except Exception:  # any bytes may be in the file, and numpy's reader raises whatever they lead to
+            remove(path)
     cut = _cut(subject, choice)
     if _mark(subject, choice) == mark:  # or a file changed while it was read, and nobody knows which was cut
         write_bytes(path, _pack(cut))
@@ -232,8 +233,40 @@ def _pack(cut: SubjectSlices) -> bytes:
     return packed.getvalue()
 
 
-def _unpack(key: str, path: Path) -> SubjectSlices:
-    with np.load(path, allow_pickle=False) as held:
-        images = {name: held[name] for name in ("flair", "t1") if name in held}
-        first, stop = (int(bound) for bound in held["indices"])
-        return SubjectSlices(key, images, held.get("wmh"), held["brain"], range(first, stop))
+def _unpack(subject: Subject, path: Path) -> SubjectSlices:
+    """Return the slices in a file of the cache.
+
+    Raises:
+        Exception: Of any kind, if the file is not as `_pack` made it.
+    """
+    with open_regular(path) as stream:
+        with ZipFile(stream) as archive:
+            if any(entry.compress_type != ZIP_STORED for entry in archive.infolist()):
+                raise ValueError("numpy does not compress")  # so the file may expand to any size
+        stream.seek(0)
+        with np.load(stream, allow_pickle=False) as arrays:
+            images = {name: arrays[name] for name in ("flair", "t1") if name in arrays}
+            first, stop = (int(bound) for bound in arrays["indices"])
+            cut = SubjectSlices(subject.key, images, arrays.get("wmh"), arrays["brain"], range(first, stop))
+    _check(cut, subject)
+    return cut
+
+
+def _check(cut: SubjectSlices, subject: Subject) -> None:
+    """Refuse slices that cannot be the subject's."""
+    paths = {"flair": subject.flair, "t1": subject.t1}
+    contrasts = {name for name, path in paths.items() if path is not None}
+    if set(cut.images) != contrasts or (cut.wmh is None) != (subject.wmh is None):
+        raise ValueError("slices of other files")
+    masks = [cut.brain]
+    if cut.wmh is not None:
+        masks.append(cut.wmh)
+    for image in cut.images.values():
+        if image.dtype != np.float32 or not np.isfinite(image).all():
+            raise ValueError("an image is not of finite 32-bit floats")
+    for mask in masks:
+        if mask.dtype != np.bool_:
+            raise ValueError("a mask is not of booleans")
+    for array in (*cut.images.values(), *masks):
+        if array.ndim != 3 or array.shape != cut.brain.shape or len(array) != len(cut.indices):
+            raise ValueError("arrays of different shapes")
