@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+import killed
 from steelyard.errors import UserError
 from steelyard.imaging import ownership, writing
 from steelyard.imaging.ownership import is_whole, put, read_sealed, rewrite, sweep, take_away, withdraw
@@ -152,16 +153,14 @@ def test_a_full_disk_leaves_earlier_results_as_they_were(out, monkeypatch):
 
 
 def test_unfinished_names_are_swept_and_others_are_not(out):
-    for name in (".mask.host-4711.part", ".mine.part", "mine.part", ".mine.unfinished", ".withdrawn/.a.host-1.part"):
-        (out / name).parent.mkdir(exist_ok=True)
-        (out / name).touch()
+    swept = killed.unfinished(out / "mask")
+    mine = [out / name for name in (".mine.part", "mine.part", ".mine.unfinished", ".mine.draft-1.part")]
+    mine.append(killed.unfinished(out / ".withdrawn" / "a"))
+    for path in (swept, *mine):
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
     sweep(out)
-    assert {path.name for path in out.rglob("*") if path.is_file()} == {
-        ".mine.part",
-        "mine.part",
-        ".mine.unfinished",
-        ".a.host-1.part",
-    }
+    assert {path for path in out.rglob("*") if path.is_file()} == set(mine)
 
 
 def test_files_about_the_whole_folder_are_written_anew_unless_somebody_changed_them(out):

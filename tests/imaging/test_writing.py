@@ -1,7 +1,10 @@
 import os
+import subprocess
+import sys
 
 import pytest
 
+from killed import NOBODY, unfinished
 from steelyard.errors import UserError
 from steelyard.imaging.writing import (
     InUseError,
@@ -9,6 +12,7 @@ from steelyard.imaging.writing import (
     check_file,
     check_folder,
     holding,
+    is_orphan,
     remove,
     stage,
     write_bytes,
@@ -29,13 +33,24 @@ def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path):
 
 def test_what_a_killed_process_left_goes_with_the_next_write(tmp_path):
     own = stage(tmp_path / "a", b"half")
-    orphan = own.with_name(own.name.replace(str(os.getpid()), "99999999"))  # no system has such a process
-    elsewhere = own.with_name(".a.elsewhere-99999999.part")
+    orphan = unfinished(tmp_path / "a", NOBODY)
+    elsewhere = own.with_name(f".a.elsewhere-{NOBODY}.part")
     other = own.with_name(orphan.name.replace(".a.", ".b."))
     for path in (orphan, elsewhere, other):
         path.write_bytes(b"half")
     write_bytes(tmp_path / "a", b"whole")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["a", elsewhere.name, other.name])
+
+
+def test_only_what_a_killed_process_of_this_machine_left_is_an_orphan(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
+        assert is_orphan(unfinished(tmp_path / "a", child.pid))
+    assert is_orphan(unfinished(tmp_path / "a", NOBODY))
+    assert is_orphan(stage(tmp_path / "a", b"of an earlier call"))
+    assert not is_orphan(unfinished(tmp_path / "a", os.getppid()))
+    for name in (f".a.elsewhere-{NOBODY}.part", ".notes.draft-1.part", "a.part", ".a.unfinished"):
+        assert not is_orphan(tmp_path / name)
 
 
 def test_a_link_under_the_temporary_name_is_not_written_through(tmp_path):

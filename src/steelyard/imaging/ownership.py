@@ -19,6 +19,7 @@ from steelyard.imaging.records import read_json, read_object
 from steelyard.imaging.writing import (
     discard,
     first_link,
+    is_orphan,
     is_unfinished,
     reason,
     refuse_links,
@@ -133,7 +134,7 @@ def sweep(out: Path) -> None:
         for path in (Path(folder, name) for name in names):
             if path.name.endswith(_TWIN) and is_unfinished(path):
                 settle(out, path.with_name(path.name.removeprefix(".").removesuffix(_TWIN)))
-            elif is_unfinished(path):
+            elif is_orphan(path):
                 remove(path, within=out)
 
 

@@ -30,6 +30,7 @@ if sys.platform != "win32":
 
 _HOST = re.sub(r"[^0-9a-zA-Z]", "", platform.node())[-12:] or "host"  # short, because names are limited
 _UNFINISHED = re.compile(r"\..+\.([0-9a-zA-Z]+-\d+\.part|unfinished)")
+_STAGED_HERE = re.compile(rf"\..+\.{_HOST}-(\d+)\.part")
 _PLACE = (
     *("qform_code", "sform_code", "srow_x", "srow_y", "srow_z"),
     *("quatern_b", "quatern_c", "quatern_d", "qoffset_x", "qoffset_y", "qoffset_z"),
@@ -137,11 +138,23 @@ def discard(unfinished: Path) -> None:
 
 
 def _discard_orphans(path: Path) -> None:
-    """Remove the temporary files for this path whose processes were killed; other machines' may be at work."""
-    for unfinished in path.parent.glob(f".{glob.escape(path.name)}.{_HOST}-*.part"):
-        number = unfinished.name.removesuffix(".part").rpartition("-")[2]
-        if number.isdigit() and not _is_running(int(number)):
+    """Remove the temporary files for this path that killed processes left."""
+    for unfinished in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        if is_orphan(unfinished):
             discard(unfinished)
+
+
+def is_orphan(path: Path) -> bool:
+    """Whether a file is a temporary one that a killed process of this machine left.
+
+    Only such files are removed. Others are a person's, or another machine may be at work on them.
+    """
+    name = _STAGED_HERE.fullmatch(path.name)
+    if name is None:
+        return False
+    process = int(name[1])
+    # One of this process is of an earlier call, or of a killed process that had the same number.
+    return process == os.getpid() or not _is_running(process)
 
 
 def _is_running(process: int) -> bool:
@@ -151,11 +164,20 @@ def _is_running(process: int) -> bool:
         return True
     except (OSError, OverflowError):
         return False
-    return True
+    return not _is_zombie(process)
+
+
+def _is_zombie(process: int) -> bool:
+    """Whether a process has ended and only its parent has not asked for it yet; Linux alone tells."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text(errors="replace")
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[:1] == ["Z"]
 
 
 def is_unfinished(path: Path) -> bool:
-    """Whether a file has a name that only unfinished files of ours have.
+    """Whether a file has the name of an unfinished file; it is no obstacle, but may be a person's.
 
     >>> is_unfinished(Path(".report.html.server-4711.part")), is_unfinished(Path("notes.part"))
     (True, False)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import SimpleITK
 
+import killed
 from steelyard.errors import UserError
 from steelyard.imaging.phantom import Cohort, write_cohort
 from steelyard.imaging.phantom.dataset import TRUTH, _participant
@@ -101,11 +102,13 @@ def files_of(folder, name):
 
 
 def test_what_a_killed_run_left_of_its_mark_is_no_obstacle(tmp_path, monkeypatch):
-    (tmp_path / "..unfinished-phantom.json.host-4711.part").write_text("{")
+    mine = tmp_path / ".notes.draft-1.part"
+    for path in (killed.unfinished(tmp_path / ".unfinished-phantom.json"), mine):
+        path.write_text("{")
     monkeypatch.setattr("steelyard.imaging.phantom.dataset.simulate", stop)
     with pytest.raises(KeyboardInterrupt):
         list(write_cohort(tmp_path, Cohort(subjects=1, seed=1)))
-    assert [path.name for path in tmp_path.iterdir()] == [".unfinished-phantom.json"]
+    assert {path.name for path in tmp_path.iterdir()} == {".unfinished-phantom.json", mine.name}
 
 
 def stop(*arguments):

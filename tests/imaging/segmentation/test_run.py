@@ -5,6 +5,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import killed
 from steelyard.errors import UserError
 from steelyard.experiments.profiles import paper, smoke
 from steelyard.imaging.segmentation.config import TrainingConfig
@@ -188,9 +189,11 @@ def test_a_weights_file_is_data(assignment):
 
 def test_what_a_killed_run_left_half_written_is_no_obstacle_and_is_swept(assignment):
     assignment.out.mkdir()
-    (assignment.out / ".config.json.host-123.part").write_text("{")
+    mine = assignment.out / ".notes.draft-1.part"
+    for path in (killed.unfinished(assignment.out / "config.json"), mine):
+        path.write_text("{")
     next(train(assignment))
-    assert not list(assignment.out.glob(".*.part"))
+    assert list(assignment.out.glob(".*.part")) == [mine]
 
 
 def test_weights_that_are_good_are_there_from_the_first_step_on(assignment):

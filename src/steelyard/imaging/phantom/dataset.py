@@ -23,7 +23,16 @@ from steelyard.imaging.phantom.storage import write_fixed_point, write_nifti
 from steelyard.imaging.phantom.subject import Subject, simulate, traits_of
 from steelyard.imaging.records import read_json
 from steelyard.imaging.workers import check_workers, worker_pool
-from steelyard.imaging.writing import holding, is_unfinished, refuse_links, remove, rename, write_json, write_text
+from steelyard.imaging.writing import (
+    holding,
+    is_orphan,
+    is_unfinished,
+    refuse_links,
+    remove,
+    rename,
+    write_json,
+    write_text,
+)
 
 TRUTH = Path("derivatives", "truth")
 _UNFINISHED = ".unfinished-phantom.json"
@@ -112,7 +121,7 @@ def _claim(out: Path, cohort: Cohort) -> None:
         raise UserError(f"{out} is not empty; nothing was written.")
     for folder in (out / _STAGE, out / TRUTH):
         refuse_links(folder, within=out)
-    for path in filter(is_unfinished, out.iterdir()):
+    for path in filter(is_orphan, out.iterdir()):
         remove(path)
     write_json(mark, ours)
     shutil.rmtree(out / _STAGE, ignore_errors=True)

@@ -31,7 +31,7 @@ from steelyard.imaging.writing import (
     as_csv,
     check_folder,
     holding,
-    is_unfinished,
+    is_orphan,
     reason,
     refuse_link,
     remove,
@@ -67,7 +67,7 @@ class RunDirectory:
             try:
                 self.check_folder()
                 for path in self.path.iterdir():
-                    if is_unfinished(path):
+                    if is_orphan(path):
                         remove(path)
                 yield
             except OSError as error:

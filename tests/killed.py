@@ -1,0 +1,11 @@
+"""What killed processes leave."""
+
+from steelyard.imaging import writing
+
+NOBODY = 99_999_999
+"""The number of a process that no system has."""
+
+
+def unfinished(path, process=NOBODY):
+    """Return the temporary name that a process of this machine uses for a file."""
+    return path.with_name(f".{path.name}.{writing._HOST}-{process}.part")
