@@ -17,6 +17,8 @@ from steelyard.imaging.phantom import Cohort, write_cohort
 from steelyard.imaging.phantom.dataset import TRUTH, _participant
 from steelyard.imaging.writing import holding
 
+MARK = {"seed": 0, "scanner": "standard-3t", "version": version("steelyard")}
+
 
 def files(folder):
     return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
@@ -111,6 +113,16 @@ def test_what_a_killed_run_left_of_its_mark_is_no_obstacle(tmp_path, monkeypatch
     assert {path.name for path in tmp_path.iterdir()} == {".unfinished-phantom.json", mine.name}
 
 
+def test_a_folder_with_the_name_of_a_subject_is_not_taken_for_one(tmp_path):
+    (tmp_path / ".unfinished-phantom.json").write_text(json.dumps(MARK))
+    scan = tmp_path / "sub-001" / "mine.nii"
+    scan.parent.mkdir()
+    scan.write_text("mine")
+    with pytest.raises(UserError, match=r"sub-001: was not written by this command; remove it or name another folder"):
+        list(write_cohort(tmp_path, Cohort(subjects=1)))
+    assert scan.read_text() == "mine"
+
+
 def stop(*arguments):
     raise KeyboardInterrupt
 
@@ -143,8 +155,7 @@ def test_heads_do_not_leave_through_a_link(tmp_path, name):
     elsewhere.mkdir()
     out.mkdir()
     (out / name).symlink_to(elsewhere)
-    ours = {"seed": 0, "scanner": "standard-3t", "version": version("steelyard")}
-    (out / ".unfinished-phantom.json").write_text(json.dumps(ours))
+    (out / ".unfinished-phantom.json").write_text(json.dumps(MARK))
     with pytest.raises(UserError, match=f"{name}: is a link"):
         list(write_cohort(out, Cohort(subjects=1)))
     assert not list(elsewhere.iterdir())

@@ -88,7 +88,7 @@ def write_cohort(out: Path, cohort: Cohort) -> Iterator[str]:
 
 def _write_cohort(out: Path, cohort: Cohort) -> Iterator[str]:
     names = {number: subject_name(number) for number in range(1, cohort.subjects + 1)}
-    missing = [number for number, name in names.items() if not (out / name).exists()]
+    missing = [number for number, name in names.items() if not _is_done(out, name)]
     yield from (name for number, name in names.items() if number not in missing)
     if min(cohort.workers, len(missing)) <= 1:
         for number in missing:
@@ -96,6 +96,19 @@ def _write_cohort(out: Path, cohort: Cohort) -> Iterator[str]:
     else:
         yield from _write_in_parallel(out, cohort, missing)
     _finish(out, cohort, list(names.values()))
+
+
+def _is_done(out: Path, name: str) -> bool:
+    """Whether a subject is there; its truth gets its place before its scans do.
+
+    Raises:
+        UserError: There is something else in its place.
+    """
+    if not (out / name).exists():
+        return False
+    if not (out / TRUTH / name).is_dir():
+        raise UserError(f"{out / name}: was not written by this command; remove it or name another folder.")
+    return True
 
 
 def _write_in_parallel(out: Path, cohort: Cohort, numbers: list[int]) -> Iterator[str]:
