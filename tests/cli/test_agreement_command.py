@@ -66,6 +66,15 @@ def test_what_cheaper_votes_lose_is_told_and_kept(out, cohort, tmp_path, capsys)
     assert {path: path.stat().st_mtime_ns for path in votes} == before
 
 
+@pytest.mark.parametrize("name", ["agreement.json", "agreement.csv", "agreement.md"])
+def test_only_tables_of_ours_are_replaced(out, cohort, capsys, name):
+    (out / name).write_text("mine")
+    assert main(["agreement", str(out), str(cohort)]) == 2
+    assert f"{name}: exists and was not written by this command" in capsys.readouterr().err
+    assert (out / name).read_text() == "mine"
+    assert not (out / "votes").exists()
+
+
 def test_a_shorter_trace_is_enough_until_more_is_wanted(out, cohort, capsys):
     short = ["agreement", str(out), str(cohort), "--traced", "1", "--epochs", "1"]
     assert main(short) == 0

@@ -11,6 +11,22 @@ def test_the_report_is_one_file_and_its_figures_if_wanted(run_folder, cohort, tm
     assert {path.name for path in figures.iterdir()} == {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
 
 
+def test_only_figures_of_ours_are_replaced(run_folder, tmp_path, capsys):
+    out, figures = tmp_path / "page.html", tmp_path / "figures"
+    command = ["report", str(run_folder), "--out", str(out), "--figures", str(figures)]
+    figures.mkdir()
+    for name in ("scores.svg", "scores.png"):
+        mine = figures / name
+        mine.write_text("Created by matplotlib")
+        assert main(command) == 2
+        assert f"{name}: exists and was not written by this command" in capsys.readouterr().err
+        assert mine.read_text() == "Created by matplotlib"
+        assert not out.exists()
+        mine.unlink()
+    for _ in range(2):
+        assert main(command) == 0
+
+
 def test_mistakes_are_one_line(run_folder, tmp_path, capsys):
     out = tmp_path / "page.html"
     for given, said in (

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 MARK = "agreement"
 """Marks the place for the tables on a page."""
 
+# The files, and what the beginning of each holds.
+_MARKS = {"agreement.json": '{\n  "rows": [', "agreement.csv": "model,availability,", "agreement.md": ", against "}
+
 
 @dataclass(frozen=True)
 class Agreement(Command):
@@ -64,9 +67,11 @@ class Agreement(Command):
     def _check(self) -> None:
         from steelyard.cli.marked_page import check_page
         from steelyard.experiments.units import CACHE
-        from steelyard.imaging.writing import check_folder, refuse_links
+        from steelyard.imaging.writing import check_file, check_folder, refuse_links
 
         check_folder(self.out)
+        for name, mark in _MARKS.items():
+            check_file(self.out / name, mark=mark)
         refuse_links(self.out / CACHE, within=self.out)
         for name in ("traced", "epochs"):
             if (number := getattr(self, name)) is not None and number < 1:

@@ -24,7 +24,7 @@ class Report(Command):
     out: Path = Path("report.html")
     """The page; a file that is there is replaced only if it is a page of ours."""
     figures: Path | None = None
-    """A folder for the figures as files, SVG and PNG."""
+    """A folder for the figures as files, SVG and PNG; those that are there are replaced only if they are ours."""
     subjects: int = 6
     """At most so many test subjects are in the viewer; each takes about half a megabyte of the page."""
     methods: tuple[str, ...] = ()
@@ -63,6 +63,9 @@ class Report(Command):
             methods = by_method(records)
             lead = f"{_count(len(records), 'run')} of {_count(len(methods), 'method')}: {', '.join(methods)}."
             report = assemble(records, scans=scans, title="One network for several domains", lead=lead)
+        if self.figures is not None:
+            for plate in report.figures:
+                plate.check(self.figures)
         write_text(self.out, text := render_report(report))
         if self.figures is not None:
             for plate in report.figures:

@@ -88,7 +88,7 @@ def full(monkeypatch, *, after):
 def test_what_a_full_disk_left_is_taken_up(made, tmp_path, monkeypatch):
     monkeypatch.setattr("steelyard.imaging.phantom.dataset.simulate", lambda *_: made.subjects[0])
     out = tmp_path / "new" / "out"
-    for files in (0, 3):
+    for files in (0, 3, 22):
         with monkeypatch.context() as patch:
             full(patch, after=files)
             with pytest.raises(UserError, match="the disk is full"):
@@ -121,6 +121,16 @@ def test_a_folder_with_the_name_of_a_subject_is_not_taken_for_one(tmp_path):
     with pytest.raises(UserError, match=r"sub-001: was not written by this command; remove it or name another folder"):
         list(write_cohort(tmp_path, Cohort(subjects=1)))
     assert scan.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["README", "participants.tsv", "derivatives/truth/README"])
+def test_what_a_person_put_into_an_unfinished_cohort_is_not_replaced(tmp_path, name):
+    (tmp_path / ".unfinished-phantom.json").write_text(json.dumps(MARK))
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(UserError, match=rf"{name}: exists and was not written by this command"):
+        list(write_cohort(tmp_path, Cohort(subjects=1)))
+    assert (tmp_path / name).read_text() == "mine"
 
 
 def stop(*arguments):

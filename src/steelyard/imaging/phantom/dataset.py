@@ -24,6 +24,8 @@ from steelyard.imaging.phantom.subject import Subject, simulate, traits_of
 from steelyard.imaging.records import read_json
 from steelyard.imaging.workers import check_workers, worker_pool
 from steelyard.imaging.writing import (
+    as_json,
+    check_file,
     holding,
     is_orphan,
     is_unfinished,
@@ -37,6 +39,8 @@ from steelyard.imaging.writing import (
 TRUTH = Path("derivatives", "truth")
 _UNFINISHED = ".unfinished-phantom.json"
 _STAGE = ".unfinished"
+_TABLE = Path("participants.tsv")
+_BEGINNING = 300  # characters by which a text file of ours is recognised
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +138,8 @@ def _claim(out: Path, cohort: Cohort) -> None:
         raise UserError(f"{out} is not empty; nothing was written.")
     for folder in (out / _STAGE, out / TRUTH):
         refuse_links(folder, within=out)
+    for name, text in _texts(cohort).items():
+        check_file(out / name, mark=text[:_BEGINNING])
     for path in filter(is_orphan, out.iterdir()):
         remove(path)
     write_json(mark, ours)
@@ -208,18 +214,27 @@ def _write_truth(folder: Path, name: str, subject: Subject) -> None:
 
 def _finish(out: Path, cohort: Cohort, names: list[str]) -> None:
     """Write what belongs to the cohort as a whole, and lift the mark of the unfinished run."""
-    write_json(out / "dataset_description.json", sidecars.raw_description(cohort.scanner, cohort.seed))
-    truth = sidecars.truth_description(cohort.scanner, cohort.seed, version("steelyard"))
-    write_json(out / TRUTH / "dataset_description.json", truth)
-    write_text(out / TRUTH / ".bidsignore", "*_xfm.*\n")  # transforms are not in BIDS yet
-    for folder in (out, out / TRUTH):
-        write_text(folder / "README", sidecars.README)
-    write_json(out / "participants.json", sidecars.PARTICIPANTS)
+    texts = _texts(cohort)
     rows = [_participant(out, cohort, number, name) for number, name in enumerate(names, start=1)]
-    header = "\t".join(("participant_id", *sidecars.PARTICIPANTS))
-    write_text(out / "participants.tsv", "\n".join([header, *rows]) + "\n")
+    texts[_TABLE] += "".join(f"{row}\n" for row in rows)
+    for name, text in texts.items():
+        write_text(out / name, text)
     shutil.rmtree(out / _STAGE, ignore_errors=True)
     remove(out / _UNFINISHED)
+
+
+def _texts(cohort: Cohort) -> dict[Path, str]:
+    """Return the files about the cohort as a whole; of the table, its header."""
+    truth = sidecars.truth_description(cohort.scanner, cohort.seed, version("steelyard"))
+    return {
+        Path("dataset_description.json"): as_json(sidecars.raw_description(cohort.scanner, cohort.seed)),
+        TRUTH / "dataset_description.json": as_json(truth),
+        TRUTH / ".bidsignore": "*_xfm.*\n",  # transforms are not in BIDS yet
+        Path("README"): sidecars.README,
+        TRUTH / "README": sidecars.README,
+        Path("participants.json"): as_json(sidecars.PARTICIPANTS),
+        _TABLE: "\t".join(("participant_id", *sidecars.PARTICIPANTS)) + "\n",
+    }
 
 
 def _participant(out: Path, cohort: Cohort, number: int, name: str) -> str:

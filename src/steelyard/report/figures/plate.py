@@ -13,7 +13,10 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from steelyard.imaging.writing import write_bytes
+from steelyard.imaging.writing import check_file, write_bytes
+
+MARK = "figure by steelyard"
+"""What the beginning of every figure's file holds."""
 
 TITLE = {"flair": "FLAIR", "t1": "T1"}
 """Domains as people write them."""
@@ -101,6 +104,15 @@ class Plate:
         """Return each panel as an SVG element whose colours follow the page's, light or dark."""
         return [_inline(_packed(self.figure([panel]), "svg", salt=self.name), panel.title) for panel in self.panels]
 
+    def check(self, folder: Path) -> None:
+        """Refuse to replace files that are not figures of ours; change nothing.
+
+        Raises:
+            UserError: There is such a file.
+        """
+        for kind in ("svg", "png"):
+            check_file(folder / f"{self.name}.{kind}", mark=MARK)
+
     def save(self, folder: Path) -> None:
         """Write the figure as SVG and PNG."""
         figure = self.figure()
@@ -155,7 +167,7 @@ def _packed(figure: Figure, kind: str, *, salt: str) -> bytes:
     with rc_context(_PLAIN | {"svg.fonttype": "none", "svg.hashsalt": salt}), warnings.catch_warnings():
         # Text stays text: the reader's browser has letters that matplotlib's font lacks.
         warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")
-        metadata = {"Date": None} if kind == "svg" else {}
+        metadata = {"Date": None, "Title": MARK} if kind == "svg" else {"Software": MARK}
         figure.savefig(packed, format=kind, dpi=160, metadata=metadata)
     return packed.getvalue()
 
