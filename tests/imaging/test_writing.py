@@ -53,6 +53,12 @@ def test_only_what_a_killed_process_of_this_machine_left_is_an_orphan(tmp_path):
         assert not is_orphan(tmp_path / name)
 
 
+def test_windows_is_not_asked_by_signal_which_processes_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("a signal was sent"))
+    assert not is_orphan(unfinished(tmp_path / "a"))
+
+
 def test_a_link_under_the_temporary_name_is_not_written_through(tmp_path):
     temporary = stage(tmp_path / "a", b"")
     temporary.unlink()

@@ -158,6 +158,8 @@ def is_orphan(path: Path) -> bool:
 
 
 def _is_running(process: int) -> bool:
+    if sys.platform == "win32":  # where os.kill ends a process or sends it Ctrl-C, whatever it is asked
+        return True
     try:
         os.kill(process, 0)  # signal 0 asks, and does nothing
     except PermissionError:  # somebody else's
