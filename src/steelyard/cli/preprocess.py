@@ -55,7 +55,6 @@ class Preprocess(Command):
     def run(self) -> int:
         """List what is there, process it, say what failed."""
         from steelyard.cli.progress import sum_up, track, watch
-        from steelyard.imaging.copies import refuse_copies
         from steelyard.imaging.nifti import million_voxels
         from steelyard.imaging.preprocessing import Settings, preprocess
 
@@ -67,7 +66,7 @@ class Preprocess(Command):
             empty_wmh=self.empty_wmh,
             most_voxels=million_voxels(self.largest_scan),
         )
-        dataset = refuse_copies(self._read(), most_voxels=settings.most_voxels)
+        dataset = self._read()
         for remark in dataset.faults:
             say(f"failed: {remark}")
         for line in _summary(dataset.notes):

@@ -13,6 +13,7 @@ import pytest
 import heads
 from steelyard.cli import main
 from steelyard.errors import UserError
+from steelyard.imaging import copies
 from steelyard.imaging.bids import Subject
 from steelyard.imaging.preprocessing import Settings, prepare
 from steelyard.imaging.volumes import Volume
@@ -162,13 +163,17 @@ def test_a_bad_subject_is_one_line_and_the_other_goes_on(spoil, cohort, tmp_path
     assert fault.split("|")[0][:10] in (tmp_path / "out" / "index.html").read_text() or "|" in fault
 
 
-def test_one_head_under_two_names_is_refused_under_both(cohort, tmp_path, capsys):
+def test_one_head_under_two_names_is_refused_under_both(cohort, tmp_path, capsys, monkeypatch):
+    compared = []
+    real = copies._same_scans
+    monkeypatch.setattr(copies, "_same_scans", lambda dataset: compared.append(dataset) or real(dataset))
     shutil.copy(cohort / "sub-good" / "anat" / "sub-good_FLAIR.nii.gz", flair(cohort))
     code, said = run(capsys, cohort, tmp_path / "out")
     assert code == 2
     assert said.count("one head has two names") == 2
     assert "0 of 2 subjects are ready" in said
     assert not list((tmp_path / "out").rglob("sub-*"))
+    assert len(compared) == 1
 
 
 def test_the_largest_scan_is_an_option(cohort, tmp_path, capsys):
