@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from steelyard.errors import UserError
+from steelyard.errors import UserError, one_line
 from steelyard.imaging.bids import written_by
 from steelyard.imaging.ownership import LEDGER, WITHDRAWN, rewrite, sweep, tell_moved, withdraw
 from steelyard.imaging.provenance import versions
-from steelyard.imaging.workers import Outcome, one_line
+from steelyard.imaging.workers import Outcome
 from steelyard.imaging.writing import as_json, first_link, holding, is_unfinished, reason, refuse_links
 
 FIGURES = "figures"

@@ -85,6 +85,8 @@ def put(out: Path, record: Path, plan: Mapping[Path, Pack], content: Mapping[str
         earlier = _listed(out, record)
         moved = withdraw(out, _strangers(out, record, {*plan, *earlier}))
         twin = _twin(record)
+        # Not before everything is staged: a failure until here leaves the earlier results whole. Not after the first
+        # rename: a killed run's new files would have no record, and count as somebody else's.
         write_json(twin, _sealed(content, digests), within=out)
         for path, unfinished in staged.items():
             rename(unfinished, path, within=out)
@@ -146,6 +148,8 @@ def rewrite(out: Path, name: str, text: str) -> list[Path]:
     now = sha256(packed).hexdigest()
     if path.is_file() and not _is_unchanged(out, path, {*ledger.get(name, ()), now}):
         moved = withdraw(out, [path])
+    # A new file comes before its entry, so that a start that fails on it leaves no ledger. An earlier file comes after
+    # the entry: after a kill, a new version without its entry would be taken for somebody's change.
     is_new = not path.is_file()
     if is_new:
         write_bytes(path, packed)

@@ -15,8 +15,7 @@ import SimpleITK as sitk
 import torch
 
 from steelyard.children import end_with_parent, starting_children
-from steelyard.errors import UserError
-from steelyard.errors import one_line as one_line
+from steelyard.errors import UserError, one_line
 from steelyard.imaging.writing import reason
 
 _MOST_WORKERS = 16  # whatever the number of cores

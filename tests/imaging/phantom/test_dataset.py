@@ -137,7 +137,7 @@ def stop(*arguments):
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("text", ["{", "\xff", "[" * 100_000])
+@pytest.mark.parametrize("text", ["{", "[]", "\xff", "[" * 100_000])
 def test_a_damaged_mark_is_one_line(tmp_path, text):
     (tmp_path / ".unfinished-phantom.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(UserError, match=r"unfinished-phantom\.json: is damaged; remove the folder to begin anew\.$"):

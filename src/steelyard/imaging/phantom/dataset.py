@@ -1,6 +1,5 @@
 """A cohort of synthetic subjects as a BIDS dataset on disk."""
 
-import json
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import as_completed
@@ -148,8 +147,8 @@ def _claim(out: Path, cohort: Cohort) -> None:
 
 def _read_mark(mark: Path) -> object:
     try:
-        return json.loads(mark.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        return read_json(mark)
+    except UserError as error:
         raise UserError(f"{mark}: is damaged; remove the folder to begin anew.") from error
 
 

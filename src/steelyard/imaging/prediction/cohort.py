@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from time import perf_counter
 
-from steelyard.errors import UserError
+from steelyard.errors import UserError, one_line
 from steelyard.imaging.derivatives import claim, page_failed, put_away, write_top
 from steelyard.imaging.ownership import is_whole, tell_moved
 from steelyard.imaging.prediction import outputs
@@ -18,7 +18,7 @@ from steelyard.imaging.prediction.scans import Scan
 from steelyard.imaging.prediction.table import Row, write_table
 from steelyard.imaging.prediction.weights import Model, load_model
 from steelyard.imaging.provenance import digest, versions
-from steelyard.imaging.workers import Outcome, check_workers, one_line, run_jobs
+from steelyard.imaging.workers import Outcome, check_workers, run_jobs
 from steelyard.imaging.writing import reason, refuse_links
 
 

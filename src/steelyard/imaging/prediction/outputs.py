@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from steelyard.errors import one_line
 from steelyard.imaging.bids import PREDICTOR
 from steelyard.imaging.derivatives import FIGURES, Kind, visits
 from steelyard.imaging.nifti import read_header
@@ -23,7 +24,6 @@ from steelyard.imaging.prediction.table import Row, read_row
 from steelyard.imaging.preprocessing.settings import REVISION as PREPARED
 from steelyard.imaging.provenance import versions
 from steelyard.imaging.volumes import Volume, turned_back
-from steelyard.imaging.workers import one_line
 from steelyard.imaging.writing import as_json, first_link, pack_nifti
 
 TABLE = "volumes.csv"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from steelyard.imaging.workers import one_line
+from steelyard.errors import one_line
 
 _FORMULA = tuple("=+-@\t\r")  # a spreadsheet would compute a cell that begins so
 

@@ -76,7 +76,7 @@ def write_subject(out: Path, subject: Subject, done: Prepared, *, common: dict[s
     for other in _records(out, subject.key):  # of when the subject had other scans
         if other in {path, *plan}:
             continue
-        moved += take_away(out, other) if read_sealed(other) else withdraw(out, _listed(out, other))
+        moved += take_away(out, other) if read_sealed(other) else withdraw(out, _files_in_record(out, other))
     return moved + put(out, path, plan, record.sidecar(main, done, common))
 
 
@@ -84,7 +84,7 @@ def written_files(out: Path) -> dict[str, list[Path]]:
     """Return the files that earlier runs wrote, by subject, as their records tell; the records last."""
     files: dict[str, list[Path]] = {}
     for path in _records(out):
-        if listed := _listed(out, path):
+        if listed := _files_in_record(out, path):
             files.setdefault(_key(path), []).extend(listed)
     return files
 
@@ -104,7 +104,7 @@ def _key(path: Path) -> str:
     return path.name.partition("_space-")[0]
 
 
-def _listed(out: Path, path: Path) -> list[Path]:
+def _files_in_record(out: Path, path: Path) -> list[Path]:
     """Return what a record, even one that somebody changed, lists of its subject's files, itself last."""
     try:
         names = record.read_outputs(path)
