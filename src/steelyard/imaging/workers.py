@@ -93,7 +93,7 @@ def _in_parallel(work: Callable[[J], Outcome], jobs: Sequence[J], workers: int) 
             except BrokenProcessPool:
                 orphans.append(pending[future])
     for job in orphans:
-        with worker_pool(1) as pool:
+        with worker_pool(1, threads=_threads_of_each(workers)) as pool:  # bits depend on the number of threads
             try:
                 with starting_children():
                     future = pool.submit(_guarded, work, job)
@@ -103,12 +103,17 @@ def _in_parallel(work: Callable[[J], Outcome], jobs: Sequence[J], workers: int) 
 
 
 @contextmanager
-def worker_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+def worker_pool(workers: int, *, threads: int | None = None) -> Iterator[ProcessPoolExecutor]:
     """Keep workers that end with this process; a run that is stopped does not wait for them.
 
     Submit work within `starting_children`: that is when a pool starts its processes.
+
+    Args:
+        workers: How many.
+        threads: Of each; by default its share of the cores.
     """
-    threads = max(1, (os.cpu_count() or 1) // workers)
+    if threads is None:
+        threads = _threads_of_each(workers)
     context = multiprocessing.get_context("spawn")
     others = set(multiprocessing.active_children())
     with starting_children():  # the semaphores of a pool have a process of their own
@@ -120,6 +125,10 @@ def worker_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
             for worker in set(multiprocessing.active_children()) - others:
                 worker.kill()
             raise
+
+
+def _threads_of_each(workers: int) -> int:
+    return max(1, (os.cpu_count() or 1) // workers)
 
 
 def start_worker(threads: int) -> None:
