@@ -13,6 +13,7 @@ from steelyard.experiments.results import KEYS
 from steelyard.experiments.units import Timing, Unit
 from steelyard.imaging.checks import parse_number
 from steelyard.imaging.records import read_loose_rows
+from steelyard.imaging.regular_files import open_regular
 from steelyard.imaging.segmentation.data import LabelledSlices
 from steelyard.imaging.segmentation.methods import make_probe
 from steelyard.imaging.segmentation.run import EPOCHS
@@ -164,6 +165,7 @@ def _known(table: Mapping[K, float], key: K) -> float:
 def epochs_done(unit: Unit) -> int:
     """Return how many epochs of a run are on disk."""
     try:
-        return max(0, (unit.path / EPOCHS).read_bytes().count(b"\n") - 1)
+        with open_regular(unit.path / EPOCHS) as stream:
+            return max(0, stream.read().count(b"\n") - 1)
     except OSError:
         return 0
