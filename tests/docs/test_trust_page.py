@@ -21,6 +21,7 @@ def test_the_page_states_the_campaign_as_counted(counts):
 
 
 def test_what_is_stated_was_a_whole_campaign_without_findings(counts):
+    assert counts["parts"].keys() == CASES.keys()
     for name, part in counts["parts"].items():
         assert part["cases"] >= CASES[name]
         assert part["findings"] == 0
