@@ -1,6 +1,6 @@
 """What killed processes leave."""
 
-from steelyard.imaging import writing
+from steelyard.files import writing
 
 NOBODY = 99_999_999
 """The number of a process that no system has."""

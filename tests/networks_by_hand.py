@@ -6,13 +6,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from steelyard.experiments.profiles import smoke
-from steelyard.imaging.frame import Frame
-from steelyard.imaging.segmentation.config import TrainingConfig
-from steelyard.imaging.segmentation.networks import build_network
-from steelyard.imaging.segmentation.run import LAST, RunDirectory
-from steelyard.imaging.segmentation.split import Split
-from steelyard.imaging.slices import SliceChoice
+from steelyard.experiments.configs import smoke
+from steelyard.imaging.networks.build import build_network
+from steelyard.imaging.runs.config import TrainingConfig
+from steelyard.imaging.runs.run import LAST, RunDirectory
+from steelyard.imaging.runs.split import Split
+from steelyard.imaging.scans.frame import Frame
+from steelyard.imaging.train.slices import SliceChoice
 
 OWN_PIXELS = Frame(shape=(64, 64))
 

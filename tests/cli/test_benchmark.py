@@ -11,9 +11,11 @@ import pytest
 import torch
 
 import steelyard as sy
+from steelyard.benchmark import bare_votes, peers, training_steps
+from steelyard.benchmark import measure as benchmark
+from steelyard.benchmark import tasks as benchmark_tasks
+from steelyard.benchmark.training_steps import Case
 from steelyard.cli import main
-from steelyard.experiments import bare_votes, benchmark, benchmark_tasks, peers, training_steps
-from steelyard.experiments.training_steps import Case
 
 KEYS = {"network", "domains", "method", "every", "time_ratio", "time_ratio_spread", "memory_ratio", "milliseconds"}
 
@@ -112,7 +114,7 @@ def test_bare_passes_where_samples_meet(method):
 def test_freed_memory_is_kept_for_the_next_step():
     code = """
 import resource, sys, torch
-from steelyard.experiments.benchmark import keep_freed_memory
+from steelyard.benchmark.measure import keep_freed_memory
 if sys.argv[1] == "kept":
     keep_freed_memory()
 for _ in range(4):

@@ -252,7 +252,7 @@ def test_a_dry_run_asks_the_cluster_for_its_size(cohort, undisturbed, monkeypatc
         def close(self):
             Cluster.closed = True
 
-    monkeypatch.setattr("steelyard.experiments.crews.RayCrew", Cluster)
+    monkeypatch.setattr("steelyard.experiments.executors.RayCrew", Cluster)
     assert main(experiment(cohort, undisturbed, "--dry-run", "--ray", "auto", "--accelerator", "auto")) == 0
     assert "with 7 workers" in capsys.readouterr().err
     assert Cluster.closed

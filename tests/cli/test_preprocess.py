@@ -5,7 +5,7 @@ from rich.console import Console
 
 from steelyard.cli import main
 from steelyard.cli.progress import Estimate, Idle, track
-from steelyard.imaging.preprocessing import Outcome
+from steelyard.imaging.preprocess import Outcome
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def pretend(monkeypatch):
         yield from (Outcome(fault.subject, "failed", str(fault)) for fault in dataset.faults)
         yield from (Outcome(subject.key, "done") for subject in dataset.subjects)
 
-    monkeypatch.setattr("steelyard.imaging.preprocessing.preprocess", preprocess)
+    monkeypatch.setattr("steelyard.imaging.preprocess.preprocess", preprocess)
 
 
 def write(root, *names):

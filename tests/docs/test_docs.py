@@ -12,7 +12,7 @@ import tyro
 
 import steelyard
 from steelyard.cli import COMMANDS
-from steelyard.report.runs import read_run
+from steelyard.report.data.runs import read_run
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

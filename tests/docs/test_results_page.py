@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from steelyard.report.evidence import verdict_text
-from steelyard.report.results import read_results
-from steelyard.report.verdict import judge
+from steelyard.report.data.results import read_results
+from steelyard.report.statistics.verdict import judge
+from steelyard.report.tables.evidence import verdict_text
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SECTIONS = [part for part in (DOCS / "results.md").read_text().split("\n## ")[1:] if "](results/" in part]

@@ -6,12 +6,12 @@ from lightning.fabric import Fabric
 
 from steelyard.errors import UserError
 from steelyard.experiments.compared_votes import Compared, retrace
-from steelyard.experiments.profiles import smoke
-from steelyard.imaging.segmentation.data import load_labelled, read_prepared
-from steelyard.imaging.segmentation.launch import Assignment, set_out, train
-from steelyard.imaging.segmentation.run import RunDirectory
-from steelyard.imaging.segmentation.split import split_subjects
-from steelyard.imaging.segmentation.training import fit
+from steelyard.experiments.configs import smoke
+from steelyard.imaging.runs.run import RunDirectory
+from steelyard.imaging.runs.split import split_subjects
+from steelyard.imaging.train.data import load_labelled, read_prepared
+from steelyard.imaging.train.launch import Assignment, set_out, train
+from steelyard.imaging.train.training import fit
 from steelyard.probing import FirstOrder, InnerLoop
 
 BESIDE = {"first": FirstOrder, "batch": lambda: FirstOrder(meta_test="batch"), "again": InnerLoop}

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from steelyard.errors import UserError
-from steelyard.experiments import crews
-from steelyard.experiments.crews import LocalCrew, RayCrew
+from steelyard.experiments import executors as crews
 from steelyard.experiments.devices import choose_gpu, environment_of, gpus_of_a_run, runs_at_a_time
+from steelyard.experiments.executors import LocalCrew, RayCrew
 
 
 @pytest.mark.parametrize(

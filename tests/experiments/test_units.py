@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from steelyard.errors import UserError
-from steelyard.experiments.crews import News
-from steelyard.experiments.designs import paper, smoke
-from steelyard.experiments.forecast import Forecast, add_timing, kind_of, read_timings
-from steelyard.experiments.grid import run_units, write_failures
+from steelyard.experiments.estimate import Forecast, add_timing, kind_of, read_timings
+from steelyard.experiments.executors import News
+from steelyard.experiments.grids import paper, smoke
+from steelyard.experiments.scheduler import run_units, write_failures
 from steelyard.experiments.units import Timing, plan
-from steelyard.imaging.segmentation.data import LabelledSlices
-from steelyard.imaging.segmentation.sampling import DomainSlices
+from steelyard.imaging.train.data import LabelledSlices
+from steelyard.imaging.train.sampling import DomainSlices
 
 TIMING = Timing(epochs=2, steps=4, training=2.0, validation=0.5, evaluation=1.0)
 

@@ -69,8 +69,8 @@ def _read_batch(tally: Tally, numbers: range, bench: Bench) -> None:
 
 def read_all(seed: str, start: str, stop: str, scratch: str, progress: str) -> None:
     """Read a range of files with every reader, and write a line for each; called in a process of its own."""
-    from steelyard.imaging.prediction import find_scans
-    from steelyard.imaging.volumes import read_mask, read_scan
+    from steelyard.imaging.predict import find_scans
+    from steelyard.imaging.scans.volumes import read_mask, read_scan
 
     logging.getLogger("nibabel.global").setLevel(logging.CRITICAL)  # as the commands do
     signal.signal(signal.SIGALRM, _hangs)

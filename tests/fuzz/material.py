@@ -11,7 +11,7 @@ import heads
 import networks_by_hand
 from fuzz.fault_point import FaultPoint
 from fuzz.nursery import Nursery
-from steelyard.imaging.volumes import Volume
+from steelyard.imaging.scans.volumes import Volume
 
 SHAPE = (36, 44, 26)
 AFFINE = np.array([[-5.0, 0, 0, 87.5], [0, 5.0, 0, -107.5], [0, 0, 6.0, -75.0], [0, 0, 0, 1]])

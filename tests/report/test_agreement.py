@@ -5,12 +5,19 @@ import pytest
 from scipy.stats import pearsonr
 
 from steelyard.errors import UserError
-from steelyard.imaging.segmentation.config import TrainingConfig
-from steelyard.report.agreement import curve_agreement, over_runs
-from steelyard.report.agreement_table import as_json, as_markdown
-from steelyard.report.runs import RunRecord
-from steelyard.report.steps import gather_steps
-from steelyard.report.vote_agreement import Cast, Trace, cohens_kappa, correlation, read_trace, vote_agreement
+from steelyard.imaging.runs.config import TrainingConfig
+from steelyard.report.data.runs import RunRecord
+from steelyard.report.data.steps import gather_steps
+from steelyard.report.statistics.agreement import curve_agreement, over_runs
+from steelyard.report.statistics.vote_agreement import (
+    Cast,
+    Trace,
+    cohens_kappa,
+    correlation,
+    read_trace,
+    vote_agreement,
+)
+from steelyard.report.tables.agreement_table import as_json, as_markdown
 
 
 def trace(**losses):

@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from steelyard.imaging.segmentation.data import read_prepared
-from steelyard.imaging.slices import read_volumes
-from steelyard.imaging.volumes import canonical
-from steelyard.report.assembly import assemble
-from steelyard.report.page import Table, render_report
-from steelyard.report.predictions import SubjectPredictions
-from steelyard.report.runs import read_runs
-from steelyard.report.viewer import pack_subject
+from steelyard.imaging.scans.volumes import canonical
+from steelyard.imaging.train.data import read_prepared
+from steelyard.imaging.train.slices import read_volumes
+from steelyard.report.data.predictions import SubjectPredictions
+from steelyard.report.data.runs import read_runs
+from steelyard.report.html.assembly import assemble
+from steelyard.report.html.page import Table, render_report
+from steelyard.report.html.viewer import pack_subject
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 playwright = pytest.importorskip("playwright.sync_api", reason="install steelyard's extra 'test' for browser tests")

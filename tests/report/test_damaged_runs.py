@@ -9,13 +9,13 @@ import pytest
 
 from steelyard.cli import main
 from steelyard.errors import UserError
-from steelyard.report.configuration import configuration_tables
-from steelyard.report.cost import read_timings
+from steelyard.report.data.configuration import configuration_tables
+from steelyard.report.data.results import read_results
+from steelyard.report.data.runs import read_run
+from steelyard.report.data.steps import read_steps
 from steelyard.report.figures.learning import learning_plate
 from steelyard.report.figures.plate import Panel, Plate
-from steelyard.report.results import read_results
-from steelyard.report.runs import read_run
-from steelyard.report.steps import read_steps
+from steelyard.report.tables.cost import read_timings
 
 CELLS = [
     "inf",

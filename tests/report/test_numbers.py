@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from steelyard.errors import UserError
-from steelyard.imaging.segmentation.data import read_prepared
-from steelyard.report.comparison import answer, means_table, rivals, subjects_table
-from steelyard.report.configuration import configuration_tables
-from steelyard.report.predictions import predict_on
-from steelyard.report.runs import by_setting, mean_and_spread, read_run, read_runs
-from steelyard.report.steps import gather_steps
-from steelyard.report.viewer import pack_subject
+from steelyard.imaging.train.data import read_prepared
+from steelyard.report.data.configuration import configuration_tables
+from steelyard.report.data.predictions import predict_on
+from steelyard.report.data.runs import by_setting, mean_and_spread, read_run, read_runs
+from steelyard.report.data.steps import gather_steps
+from steelyard.report.html.viewer import pack_subject
+from steelyard.report.tables.comparison import answer, means_table, rivals, subjects_table
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,13 @@ import pytest
 from PIL import Image
 
 from steelyard.errors import UserError
-from steelyard.imaging.segmentation.data import read_prepared
-from steelyard.imaging.volumes import canonical
-from steelyard.report.assembly import Scans, assemble
-from steelyard.report.page import Picture, Report, Table, render_report
-from steelyard.report.predictions import predict_on
-from steelyard.report.runs import read_runs
-from steelyard.report.viewer import pack_subject
+from steelyard.imaging.scans.volumes import canonical
+from steelyard.imaging.train.data import read_prepared
+from steelyard.report.data.predictions import predict_on
+from steelyard.report.data.runs import read_runs
+from steelyard.report.html.assembly import Scans, assemble
+from steelyard.report.html.page import Picture, Report, Table, render_report
+from steelyard.report.html.viewer import pack_subject
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 

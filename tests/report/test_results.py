@@ -4,9 +4,9 @@ import pytest
 
 from scored import SETTING, score, tabled
 from steelyard.errors import UserError
-from steelyard.report.results import Results, RunKey, Setting, read_results, results_of_runs
-from steelyard.report.runs import RunRecord
-from steelyard.report.steps import Steps
+from steelyard.report.data.results import Results, RunKey, Setting, read_results, results_of_runs
+from steelyard.report.data.runs import RunRecord
+from steelyard.report.data.steps import Steps
 
 HEADER = "model,availability,method,fold,repeat,subject,domain,dsc,auc\n"
 ROW = "unet,8F,F50-T50,0,1,sub-01,flair,0.5,0.9\n"

@@ -7,12 +7,12 @@ from scipy import stats
 
 from scored import SETTING, score, tabled
 from steelyard.errors import UserError
-from steelyard.report.bootstrap import Design, estimate_mean, subject_means
-from steelyard.report.grid import score_grid
-from steelyard.report.results import Results, RunKey
-from steelyard.report.signed_rank import cohens_dz, holm, signed_rank, smallest_p
-from steelyard.report.spread import estimate_spread_gain
-from steelyard.report.statistics import BEST_FIXED, Settings, compare_with_baseline, compare_with_best_fixed
+from steelyard.report.data.results import Results, RunKey
+from steelyard.report.statistics.bootstrap import Design, estimate_mean, subject_means
+from steelyard.report.statistics.comparisons import BEST_FIXED, Settings, compare_with_baseline, compare_with_best_fixed
+from steelyard.report.statistics.grid import score_grid
+from steelyard.report.statistics.signed_rank import cohens_dz, holm, signed_rank, smallest_p
+from steelyard.report.statistics.spread import estimate_spread_gain
 
 QUICK = Settings(draws=200)
 

@@ -8,12 +8,12 @@ import pytest
 
 from scored import SETTING, score, tabled
 from steelyard.errors import UserError
-from steelyard.report.grid import score_grid
-from steelyard.report.notation import NOTATIONS, as_csv, as_latex, as_markdown, as_text, escape_latex
-from steelyard.report.published import published, published_rows
-from steelyard.report.results import Results, RunKey, Setting
-from steelyard.report.summary import summarise, summary_csv
-from steelyard.report.tables import TABLE_1, TABLE_S1, TABLE_S2, make_table
+from steelyard.report.data.notation import NOTATIONS, as_csv, as_latex, as_markdown, as_text, escape_latex
+from steelyard.report.data.published import published, published_rows
+from steelyard.report.data.results import Results, RunKey, Setting
+from steelyard.report.statistics.grid import score_grid
+from steelyard.report.tables.paper_tables import TABLE_1, TABLE_S1, TABLE_S2, make_table
+from steelyard.report.tables.summary import summarise, summary_csv
 
 # By hand: two folds, two repeats, two subjects each; the values of a run are its subjects'.
 FLAIR = {

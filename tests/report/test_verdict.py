@@ -7,12 +7,12 @@ import pytest
 
 from scored import SETTING, score, tabled
 from steelyard.errors import UserError
-from steelyard.report.cost import Timings, read_timings
-from steelyard.report.evidence import comparisons_csv, write_evidence, write_verdicts
-from steelyard.report.evidence_tables import comparison_tables, result_tables
-from steelyard.report.results import Results, RunKey, Setting
-from steelyard.report.statistics import Settings, compare_with_baseline
-from steelyard.report.verdict import judge, sentence
+from steelyard.report.data.results import Results, RunKey, Setting
+from steelyard.report.statistics.comparisons import Settings, compare_with_baseline
+from steelyard.report.statistics.verdict import judge, sentence
+from steelyard.report.tables.cost import Timings, read_timings
+from steelyard.report.tables.evidence import comparisons_csv, write_evidence, write_verdicts
+from steelyard.report.tables.evidence_tables import comparison_tables, result_tables
 
 QUICK = Settings(draws=200)
 LEVEL = {"flair": 0.5, "t1": 0.4}

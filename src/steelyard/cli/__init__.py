@@ -22,7 +22,7 @@ from steelyard.cli.profile import Profile
 from steelyard.cli.report import Report
 from steelyard.cli.train import Train
 from steelyard.errors import UserError, one_line
-from steelyard.stopping import message
+from steelyard.processes.stopping import message
 
 COMMANDS: dict[str, Callable[..., Command]] = {
     "agreement": Agreement,

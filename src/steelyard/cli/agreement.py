@@ -12,8 +12,8 @@ from steelyard.cli.command import Command, say
 from steelyard.errors import UserError
 
 if TYPE_CHECKING:
-    from steelyard.report.agreement import Row, Variants
-    from steelyard.report.runs import RunRecord
+    from steelyard.report.data.runs import RunRecord
+    from steelyard.report.statistics.agreement import Row, Variants
 
 MARK = "agreement"
 """Marks the place for the tables on a page."""
@@ -48,8 +48,8 @@ class Agreement(Command):
     def run(self) -> int:
         """Retrace, compare, write, show."""
         from steelyard.cli.progress import track
-        from steelyard.report.agreement import agreement_rows, read_variants
-        from steelyard.report.agreement_table import as_markdown
+        from steelyard.report.statistics.agreement import agreement_rows, read_variants
+        from steelyard.report.tables.agreement_table import as_markdown
 
         self._check()
         variants = read_variants(self.out, self.exact)
@@ -67,7 +67,7 @@ class Agreement(Command):
     def _check(self) -> None:
         from steelyard.cli.marked_page import check_page
         from steelyard.experiments.units import CACHE
-        from steelyard.imaging.writing import check_file, check_folder, refuse_links
+        from steelyard.files.writing import check_file, check_folder, refuse_links
 
         check_folder(self.out)
         for name, mark in _MARKS.items():
@@ -87,7 +87,7 @@ class Agreement(Command):
         return min(len(record.epochs), self.epochs or len(record.epochs))
 
     def _is_traced(self, variants: "Variants", record: "RunRecord") -> bool:
-        from steelyard.report.vote_agreement import read_trace
+        from steelyard.report.statistics.vote_agreement import read_trace
 
         path = variants.votes_of(record)
         if not path.exists():
@@ -100,8 +100,8 @@ class Agreement(Command):
         from steelyard.experiments.compared_votes import Row as VoteRow
         from steelyard.experiments.compared_votes import retrace
         from steelyard.experiments.units import CACHE
-        from steelyard.imaging.segmentation.run import RunDirectory
-        from steelyard.imaging.writing import as_csv, write_text
+        from steelyard.files.writing import as_csv, write_text
+        from steelyard.imaging.runs.run import RunDirectory
 
         rows: list[VoteRow] = []
         run = RunDirectory(record.path)
@@ -114,8 +114,8 @@ class Agreement(Command):
 
     def _write(self, rows: "list[Row]") -> None:
         from steelyard.cli.marked_page import with_measured
-        from steelyard.imaging.writing import as_csv, write_json, write_text
-        from steelyard.report.agreement_table import as_json, as_markdown
+        from steelyard.files.writing import as_csv, write_json, write_text
+        from steelyard.report.tables.agreement_table import as_json, as_markdown
 
         held = as_json(rows)
         write_json(self.out / "agreement.json", {"rows": held})

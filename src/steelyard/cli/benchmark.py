@@ -14,7 +14,7 @@ from steelyard.cli.marked_page import check_page, with_measured
 from steelyard.errors import UserError
 
 if TYPE_CHECKING:
-    from steelyard.experiments.benchmark import Record
+    from steelyard.benchmark.measure import Record
 
 MARK = "measured"
 COLUMNS = ("network", "domains", "method", "every", "time", "spread", "memory")
@@ -34,10 +34,10 @@ class Benchmark(Command):
 
     def run(self) -> int:
         """Measure, show the records, write them."""
-        from steelyard.experiments.benchmark import Record, measure
-        from steelyard.experiments.cost_plot import draw_peers, draw_scaling
-        from steelyard.experiments.training_steps import cases
-        from steelyard.imaging.writing import write_bytes, write_text
+        from steelyard.benchmark.cost_plot import draw_peers, draw_scaling
+        from steelyard.benchmark.measure import Record, measure
+        from steelyard.benchmark.training_steps import cases
+        from steelyard.files.writing import write_bytes, write_text
 
         self._check()
         console, records = Console(stderr=True), list[Record]()
@@ -60,7 +60,7 @@ class Benchmark(Command):
         return self.out.with_suffix(".png"), self.out.with_name(f"{self.out.stem}-peers.png")
 
     def _check(self) -> None:
-        from steelyard.imaging.writing import check_file
+        from steelyard.files.writing import check_file
 
         if self.page is not None:
             check_page(self.page, MARK)

@@ -19,7 +19,7 @@ from steelyard.cli.preprocess import Preprocess
 from steelyard.errors import UserError
 
 if TYPE_CHECKING:
-    from steelyard.report.page import Picture, Table
+    from steelyard.report.html.page import Picture, Table
 
 METHODS = ("F50-T50", "Ours-C-25")
 """Fixed and learned weights."""
@@ -69,8 +69,8 @@ class Demo(Command):
 
     def _check(self) -> None:
         """Refuse a folder that cannot be written, or whose page is not ours."""
-        from steelyard.imaging.pages import MARK
-        from steelyard.imaging.writing import check_file, check_folder, refuse_links
+        from steelyard.files.pages import MARK
+        from steelyard.files.writing import check_file, check_folder, refuse_links
 
         check_folder(self.out)
         check_file(self.out / "index.html", mark=MARK)
@@ -95,8 +95,8 @@ class Demo(Command):
     def _train(self, prepared: Path, runs: list[Path]) -> None:
         """Train the runs side by side, each in a process of its own."""
         from steelyard.cli.progress import track
-        from steelyard.experiments.profiles import profile_named
-        from steelyard.imaging.writing import remove
+        from steelyard.experiments.configs import profile_named
+        from steelyard.files.writing import remove
 
         settings = ("--experiment", self.experiment, "--cache", str(self.out / "slices"), *_SPLIT)
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -132,10 +132,10 @@ class Demo(Command):
     def _report(self, prepared: Path, runs: list[Path]) -> Path:
         from dataclasses import replace
 
-        from steelyard.imaging.writing import write_text
-        from steelyard.report.assembly import Scans, assemble
-        from steelyard.report.page import render_report
-        from steelyard.report.runs import read_runs
+        from steelyard.files.writing import write_text
+        from steelyard.report.data.runs import read_runs
+        from steelyard.report.html.assembly import Scans, assemble
+        from steelyard.report.html.page import render_report
 
         report = assemble(
             read_runs(runs),
@@ -169,7 +169,7 @@ def _epochs(running: "list[tuple[subprocess.Popen[bytes], Path]]", runs: list[Pa
 
 
 def _mosaics(out: Path) -> "list[Picture]":
-    from steelyard.report.page import Picture
+    from steelyard.report.html.page import Picture
 
     return [
         Picture(

@@ -11,7 +11,7 @@ from steelyard.cli.command import Command, plain, say
 from steelyard.errors import UserError
 
 if TYPE_CHECKING:
-    from steelyard.imaging.segmentation.evaluation import Score
+    from steelyard.imaging.evaluate.evaluation import Score
 
 _SHOWN = (
     ("dsc", "DSC", ".3f"),
@@ -51,17 +51,17 @@ class Evaluate(Command):
     def run(self) -> int:
         """Judge, write, show."""
         from steelyard.cli.progress import track
-        from steelyard.imaging.segmentation.data import read_prepared
-        from steelyard.imaging.segmentation.evaluation import evaluate
-        from steelyard.imaging.segmentation.judging import (
+        from steelyard.files.writing import check_file
+        from steelyard.imaging.evaluate.evaluation import evaluate
+        from steelyard.imaging.evaluate.judging import (
             SCORES,
             count_scans,
             metrics_name,
             whom_to_judge,
             write_scores,
         )
-        from steelyard.imaging.segmentation.run import RunDirectory
-        from steelyard.imaging.writing import check_file
+        from steelyard.imaging.runs.run import RunDirectory
+        from steelyard.imaging.train.data import read_prepared
 
         if not 0 <= self.threshold < 1:
             raise UserError(f"threshold must be at least 0 and below 1; got {self.threshold}.")
@@ -95,7 +95,7 @@ def _show(scores: "list[Score]") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from steelyard.imaging.segmentation.evaluation import summarise
+    from steelyard.imaging.evaluate.evaluation import summarise
 
     # HD95 in mm, AVD: absolute volume difference, L: lesion-wise.
     table = Table("domain", "n", *(title for _, title, _ in _SHOWN))

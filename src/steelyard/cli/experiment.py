@@ -13,11 +13,11 @@ import tyro
 from steelyard.cli.command import Command, say
 
 if TYPE_CHECKING:
-    from steelyard.experiments.crews import Crew, News
-    from steelyard.experiments.designs import GridConfig
-    from steelyard.experiments.forecast import Forecast
+    from steelyard.experiments.estimate import Forecast
+    from steelyard.experiments.executors import Crew, News
+    from steelyard.experiments.grids import GridConfig
     from steelyard.experiments.units import Unit
-    from steelyard.imaging.segmentation.data import LabelledSlices
+    from steelyard.imaging.train.data import LabelledSlices
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Experiment(Command):
             grid: What to run.
             scratch: Keeps the slices until the experiment has a folder.
         """
-        from steelyard.experiments.grid import check_design, claim
+        from steelyard.experiments.scheduler import check_design, claim
         from steelyard.experiments.units import check_networks, keep_slices, plan, read_slices
 
         is_new = self._check_out()
@@ -109,9 +109,9 @@ class Experiment(Command):
     def _check_out(self) -> bool:
         """Refuse a folder or device that cannot be used; tell whether the experiment is new."""
         from steelyard.cli.train import open_fabric
-        from steelyard.experiments.grid import DESIGN, check_folder
-        from steelyard.imaging.pages import MARK
-        from steelyard.imaging.writing import check_file
+        from steelyard.experiments.scheduler import DESIGN, check_folder
+        from steelyard.files.pages import MARK
+        from steelyard.files.writing import check_file
 
         check_folder(self.out)
         if (self.out / "report.html").exists():
@@ -123,7 +123,7 @@ class Experiment(Command):
     def _conclude(self) -> None:
         """Write what follows from the finished runs alone: results, tables, figures, the report."""
         from steelyard.experiments.results import RESULTS, write_results
-        from steelyard.report.conclusion import conclude
+        from steelyard.report.statistics.conclusion import conclude
 
         runs = write_results(self.out)
         say(f"{self.out / RESULTS} has every metric of {runs} runs, per test subject and domain")
@@ -134,8 +134,8 @@ class Experiment(Command):
 
     def _work(self, units: "list[Unit]", slices: "LabelledSlices", crew: "Crew | None") -> "list[News]":
         from steelyard.cli.grid_progress import GridProgress
-        from steelyard.experiments.forecast import Forecast, add_timing
-        from steelyard.experiments.grid import run_units, write_failures
+        from steelyard.experiments.estimate import Forecast, add_timing
+        from steelyard.experiments.scheduler import run_units, write_failures
 
         failed: list[News] = []
         forecast = Forecast(slices)
@@ -157,7 +157,7 @@ class Experiment(Command):
         return failed
 
     def _crew(self) -> "Crew":
-        from steelyard.experiments.crews import LocalCrew, RayCrew
+        from steelyard.experiments.executors import LocalCrew, RayCrew
 
         if self.ray is not None:
             return RayCrew(self.ray, workers=self.workers, threads=self.threads, accelerator=self.accelerator)
@@ -165,8 +165,8 @@ class Experiment(Command):
         return LocalCrew(workers, threads=self.threads, accelerator=self.accelerator)
 
     def _foretell(self, grid: "GridConfig") -> int:
-        from steelyard.experiments.forecast import Forecast
-        from steelyard.experiments.grid import check_design, check_folder
+        from steelyard.experiments.estimate import Forecast
+        from steelyard.experiments.scheduler import check_design, check_folder
         from steelyard.experiments.units import plan, read_slices
 
         check_folder(self.out)
@@ -197,8 +197,8 @@ class Experiment(Command):
             crew.close()
 
     def _grid(self) -> "GridConfig":
-        from steelyard.experiments.designs import design_named, read_availability
-        from steelyard.imaging.segmentation.settings import with_settings
+        from steelyard.experiments.grids import design_named, read_availability
+        from steelyard.imaging.runs.settings import with_settings
 
         design = design_named(self.name)
         domains = self.domains or design.training.domains

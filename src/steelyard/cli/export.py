@@ -22,9 +22,9 @@ class Export(Command):
 
     def run(self) -> int:
         """Load, convert, compare, write."""
-        from steelyard.imaging.segmentation.export import export_onnx
-        from steelyard.imaging.segmentation.run import RunDirectory
-        from steelyard.imaging.writing import check_file
+        from steelyard.files.writing import check_file
+        from steelyard.imaging.networks.export import export_onnx
+        from steelyard.imaging.runs.run import RunDirectory
 
         check_file(self.out)
         run = RunDirectory(self.run_directory)

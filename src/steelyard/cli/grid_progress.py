@@ -14,8 +14,8 @@ from steelyard.cli.command import say
 from steelyard.errors import UserError, one_line
 
 if TYPE_CHECKING:
-    from steelyard.experiments.crews import Crew, News
-    from steelyard.experiments.forecast import Forecast
+    from steelyard.experiments.estimate import Forecast
+    from steelyard.experiments.executors import Crew, News
     from steelyard.experiments.units import Unit
 
 _EVERY = 60.0  # seconds between lines about the current runs where there is no terminal
@@ -84,8 +84,8 @@ class GridProgress:
 
 def _losses(path: Path) -> str:
     """Return the last losses that a run wrote down."""
-    from steelyard.imaging.checks import parse_number, parse_whole
-    from steelyard.imaging.records import read_loose_rows
+    from steelyard.files.checks import parse_number, parse_whole
+    from steelyard.files.records import read_loose_rows
 
     try:
         last = (read_loose_rows(path / "epochs.csv") or [{}])[-1]

@@ -10,7 +10,7 @@ from steelyard.cli.command import Command
 from steelyard.errors import UserError
 
 if TYPE_CHECKING:
-    from steelyard.imaging.workers import Outcome
+    from steelyard.processes.workers import Outcome
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Predict(Command):
     def run(self) -> int:
         """List the scans, process them, say what failed."""
         from steelyard.cli.progress import sum_up, track, watch
-        from steelyard.imaging.nifti import million_voxels
-        from steelyard.imaging.prediction import Network, Options, find_scans, predict
+        from steelyard.imaging.predict import Network, Options, find_scans, predict
+        from steelyard.imaging.scans.nifti import million_voxels
 
         if len(self.paths) < 2:
             raise UserError("at least one scan and the folder for the results are needed: RUN SCAN… OUT.")

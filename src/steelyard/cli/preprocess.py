@@ -11,8 +11,8 @@ from steelyard.cli.command import Command, say
 from steelyard.errors import UserError
 
 if TYPE_CHECKING:
-    from steelyard.imaging.bids import Dataset, Remark
-    from steelyard.imaging.preprocessing import Outcome
+    from steelyard.imaging.datasets.bids import Dataset, Remark
+    from steelyard.imaging.preprocess import Outcome
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Preprocess(Command):
     def run(self) -> int:
         """List what is there, process it, say what failed."""
         from steelyard.cli.progress import sum_up, track, watch
-        from steelyard.imaging.nifti import million_voxels
-        from steelyard.imaging.preprocessing import Settings, preprocess
+        from steelyard.imaging.preprocess import Settings, preprocess
+        from steelyard.imaging.scans.nifti import million_voxels
 
         settings = Settings(
             align=self.align,
@@ -79,8 +79,8 @@ class Preprocess(Command):
         return sum_up(seen, self.out, ready=f"of {total} subjects are ready", known=known)
 
     def _read(self) -> "Dataset":
-        from steelyard.imaging.bids import read_bids
-        from steelyard.imaging.pairs import Patterns, read_pairs
+        from steelyard.imaging.datasets.bids import read_bids
+        from steelyard.imaging.datasets.pairs import Patterns, read_pairs
 
         optional = () if self.brain == "own" else ("brain",)
         if self.flair is None and self.t1 is None:

@@ -11,7 +11,7 @@ from steelyard.cli.command import Command, plain, say
 from steelyard.cli.train import Train
 
 if TYPE_CHECKING:
-    from steelyard.experiments.epoch_profile import EpochProfile
+    from steelyard.benchmark.epoch_profile import EpochProfile
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Profile(Command):
 
     def run(self) -> int:
         """Train an epoch, show the parts, write them if wanted."""
-        from steelyard.experiments.epoch_profile import profile_epoch
-        from steelyard.imaging.writing import check_file, write_json
+        from steelyard.benchmark.epoch_profile import profile_epoch
+        from steelyard.files.writing import check_file, write_json
 
         if self.json is not None:
             check_file(self.json)

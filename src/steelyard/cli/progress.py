@@ -13,7 +13,7 @@ from rich.text import Text
 from steelyard.cli.command import plain, say
 
 if TYPE_CHECKING:
-    from steelyard.imaging.workers import Outcome
+    from steelyard.processes.workers import Outcome
 
 
 class Idle(str):

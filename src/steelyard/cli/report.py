@@ -34,12 +34,12 @@ class Report(Command):
 
     def run(self) -> int:
         """Read, predict, draw, write."""
-        from steelyard.imaging.pages import MARK
-        from steelyard.imaging.writing import check_file, check_folder, write_text
-        from steelyard.report.assembly import Scans, assemble
-        from steelyard.report.conclusion import is_experiment, report_on
-        from steelyard.report.page import render_report
-        from steelyard.report.runs import by_method, read_runs
+        from steelyard.files.pages import MARK
+        from steelyard.files.writing import check_file, check_folder, write_text
+        from steelyard.report.data.runs import by_method, read_runs
+        from steelyard.report.html.assembly import Scans, assemble
+        from steelyard.report.html.page import render_report
+        from steelyard.report.statistics.conclusion import is_experiment, report_on
 
         if not self.runs:
             raise UserError("name at least one run directory.")

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from steelyard.children import blocked_signals
 from steelyard.cli.command import Command, say
 from steelyard.errors import UserError
+from steelyard.processes.children import blocked_signals
 
 if TYPE_CHECKING:
-    from steelyard.imaging.segmentation.config import TrainingConfig
-    from steelyard.imaging.segmentation.launch import Assignment
-    from steelyard.imaging.segmentation.training import EpochRecord
+    from steelyard.imaging.runs.config import TrainingConfig
+    from steelyard.imaging.train.launch import Assignment
+    from steelyard.imaging.train.training import EpochRecord
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,10 @@ class Train(Command):
 
     def assign(self) -> "Assignment":
         """Read the data and say who trains what; nothing is written but the cache."""
-        from steelyard.imaging.segmentation.data import load_labelled, read_prepared
-        from steelyard.imaging.segmentation.launch import Assignment
-        from steelyard.imaging.segmentation.split import split_subjects
-        from steelyard.imaging.writing import check_folder
+        from steelyard.files.writing import check_folder
+        from steelyard.imaging.runs.split import split_subjects
+        from steelyard.imaging.train.data import load_labelled, read_prepared
+        from steelyard.imaging.train.launch import Assignment
 
         check_folder(self.run_directory)
         if self.cache is not None:
@@ -93,8 +93,8 @@ class Train(Command):
         return Assignment(config=config, split=split, slices=slices, out=self.run_directory)
 
     def _train(self, assignment: "Assignment") -> None:
-        from steelyard.imaging.segmentation.launch import train, train_in_processes
-        from steelyard.imaging.writing import refuse_links
+        from steelyard.files.writing import refuse_links
+        from steelyard.imaging.train.launch import train, train_in_processes
 
         fabric = open_fabric(self.accelerator, self.devices)
         logs = self.run_directory / "tensorboard" if self.tensorboard else None
@@ -108,8 +108,8 @@ class Train(Command):
             watch(train(assignment, fabric))
 
     def _config(self) -> "TrainingConfig":
-        from steelyard.experiments.profiles import profile_named
-        from steelyard.imaging.segmentation.settings import with_settings
+        from steelyard.experiments.configs import profile_named
+        from steelyard.imaging.runs.settings import with_settings
 
         given = {name: getattr(self, name) for name in ("method", "model", "width", "epochs")}
         config = replace(
@@ -133,7 +133,7 @@ class _Watch:
         from steelyard.cli.progress import track
 
         if self.tensorboard is not None:
-            from steelyard.imaging.segmentation.tensorboard import logged
+            from steelyard.imaging.train.tensorboard import logged
 
             records = logged(records, self.tensorboard)
         track((_told(record) for record in records), total=self.epochs, title="Training")

@@ -11,12 +11,12 @@ from torch.optim import Optimizer
 
 from steelyard.batches import Tree
 from steelyard.errors import UserError
-from steelyard.imaging.segmentation.config import TrainingConfig
-from steelyard.imaging.segmentation.data import load_labelled, read_prepared
-from steelyard.imaging.segmentation.launch import Assignment, set_out
-from steelyard.imaging.segmentation.methods import make_probe, make_weighting
-from steelyard.imaging.segmentation.run import RunDirectory
-from steelyard.imaging.segmentation.training import EpochRecord, fit
+from steelyard.imaging.runs.config import TrainingConfig
+from steelyard.imaging.runs.methods import make_probe, make_weighting
+from steelyard.imaging.runs.run import RunDirectory
+from steelyard.imaging.train.data import load_labelled, read_prepared
+from steelyard.imaging.train.launch import Assignment, set_out
+from steelyard.imaging.train.training import EpochRecord, fit
 from steelyard.measurement import Measurement, Statistic
 from steelyard.probing.probe import Finding, Losses, Probe
 from steelyard.probing.vote_probe import VoteProbe

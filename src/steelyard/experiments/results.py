@@ -6,11 +6,11 @@ from pathlib import Path
 
 from steelyard.errors import UserError
 from steelyard.experiments.units import RUNS
-from steelyard.imaging.records import read_rows
-from steelyard.imaging.segmentation.methods import PAPER
-from steelyard.imaging.segmentation.networks import NAMES
-from steelyard.imaging.segmentation.run import METRICS, RunDirectory
-from steelyard.imaging.writing import as_csv, write_text
+from steelyard.files.records import read_rows
+from steelyard.files.writing import as_csv, write_text
+from steelyard.imaging.networks.build import NAMES
+from steelyard.imaging.runs.methods import PAPER
+from steelyard.imaging.runs.run import METRICS, RunDirectory
 
 RESULTS = "results.csv"
 KEYS = ("model", "availability", "method", "fold", "repeat")

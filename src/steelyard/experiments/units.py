@@ -10,17 +10,17 @@ import torch
 from lightning.fabric import Fabric
 
 from steelyard.errors import UserError
-from steelyard.experiments.designs import GridConfig
-from steelyard.imaging.bids import Dataset
-from steelyard.imaging.segmentation.config import TrainingConfig
-from steelyard.imaging.segmentation.data import LabelledSlices, load_labelled, read_prepared
-from steelyard.imaging.segmentation.domains import contrast_of
-from steelyard.imaging.segmentation.judging import judge_test_subjects
-from steelyard.imaging.segmentation.launch import Assignment, rehearse, train
-from steelyard.imaging.segmentation.run import METRICS, RunDirectory
-from steelyard.imaging.segmentation.split import Split, split_subjects, withhold
-from steelyard.imaging.slices import SliceChoice
-from steelyard.imaging.writing import refuse_links, write_bytes
+from steelyard.experiments.grids import GridConfig
+from steelyard.files.writing import refuse_links, write_bytes
+from steelyard.imaging.datasets.bids import Dataset
+from steelyard.imaging.datasets.domains import contrast_of
+from steelyard.imaging.evaluate.judging import judge_test_subjects
+from steelyard.imaging.runs.config import TrainingConfig
+from steelyard.imaging.runs.run import METRICS, RunDirectory
+from steelyard.imaging.runs.split import Split, split_subjects, withhold
+from steelyard.imaging.train.data import LabelledSlices, load_labelled, read_prepared
+from steelyard.imaging.train.launch import Assignment, rehearse, train
+from steelyard.imaging.train.slices import SliceChoice
 
 RUNS, CACHE = "runs", "slices"
 

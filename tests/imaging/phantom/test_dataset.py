@@ -13,9 +13,9 @@ import SimpleITK
 
 import killed
 from steelyard.errors import UserError
+from steelyard.files.writing import holding
 from steelyard.imaging.phantom import Cohort, write_cohort
 from steelyard.imaging.phantom.dataset import TRUTH, _participant
-from steelyard.imaging.writing import holding
 
 MARK = {"seed": 0, "scanner": "standard-3t", "version": version("steelyard")}
 

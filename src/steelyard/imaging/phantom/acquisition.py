@@ -8,8 +8,8 @@ import torch
 from numpy.polynomial.legendre import legval
 from numpy.typing import NDArray
 
-from steelyard.imaging.phantom.field import FloatArray
-from steelyard.imaging.phantom.rigid import Matrix
+from steelyard.imaging.anatomy.field import FloatArray
+from steelyard.imaging.anatomy.rigid import Matrix
 
 _BLOCK = 3.0  # mm: air is recognised on a grid of about this spacing
 _CHUNK = 1 << 16  # points read at a time: few enough to stay in cache

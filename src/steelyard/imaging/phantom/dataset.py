@@ -12,17 +12,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from steelyard.children import starting_children
 from steelyard.errors import UserError
-from steelyard.imaging.checks import check_number
-from steelyard.imaging.phantom import sidecars
-from steelyard.imaging.phantom.rigid import itk_text
-from steelyard.imaging.phantom.scanner import Scanner, scanner_named
-from steelyard.imaging.phantom.storage import write_fixed_point, write_nifti
-from steelyard.imaging.phantom.subject import Subject, simulate, traits_of
-from steelyard.imaging.records import read_json
-from steelyard.imaging.workers import check_workers, worker_pool
-from steelyard.imaging.writing import (
+from steelyard.files.checks import check_number
+from steelyard.files.records import read_json
+from steelyard.files.writing import (
     as_json,
     check_file,
     holding,
@@ -34,6 +27,13 @@ from steelyard.imaging.writing import (
     write_json,
     write_text,
 )
+from steelyard.imaging.anatomy.rigid import itk_text
+from steelyard.imaging.phantom import sidecars
+from steelyard.imaging.phantom.scanner import Scanner, scanner_named
+from steelyard.imaging.phantom.storage import write_fixed_point, write_nifti
+from steelyard.imaging.phantom.subject import Subject, simulate, traits_of
+from steelyard.processes.children import starting_children
+from steelyard.processes.workers import check_workers, worker_pool
 
 TRUTH = Path("derivatives", "truth")
 _UNFINISHED = ".unfinished-phantom.json"

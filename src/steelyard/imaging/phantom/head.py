@@ -6,8 +6,8 @@ from functools import lru_cache
 import numpy as np
 from scipy import ndimage
 
-from steelyard.imaging.phantom.field import Field, FloatArray, Vector, field_of
-from steelyard.imaging.phantom.template import load_template
+from steelyard.imaging.anatomy.field import Field, FloatArray, Vector, field_of
+from steelyard.imaging.anatomy.template import load_template
 
 HEAD_TISSUES = ("fat", "marrow", "bone", "fluid", "cord", "porous", "air")
 """What lies between the skull and the skin besides muscle.

@@ -7,9 +7,9 @@ import torch
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from steelyard.imaging.anatomy.field import Field, FloatArray, Vector, field_of
+from steelyard.imaging.anatomy.template import Template
 from steelyard.imaging.phantom.anatomy import Anatomy
-from steelyard.imaging.phantom.field import Field, FloatArray, Vector, field_of
-from steelyard.imaging.phantom.template import Template
 
 LOAD_RANGE = (1.0, 40.0)  # ml
 _MEDIAN_LOAD, _LOAD_SPREAD = 8.0, 0.95  # ml; s.d. of the logarithm

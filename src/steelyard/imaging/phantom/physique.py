@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steelyard.imaging.phantom.field import Vector
+from steelyard.imaging.anatomy.field import Vector
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ import nibabel
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.imaging.phantom.rigid import Matrix
-from steelyard.imaging.writing import write_bytes
+from steelyard.files.writing import write_bytes
+from steelyard.imaging.anatomy.rigid import Matrix
 
 _COMPRESSION = 1  # noise hardly compresses; higher levels cost seconds a subject for a few per cent
 

@@ -7,11 +7,11 @@ import torch
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from steelyard.imaging.anatomy.field import FloatArray
+from steelyard.imaging.anatomy.rigid import Matrix
 from steelyard.imaging.phantom.acquisition import Grid, draw_shading, flair_grid, rician, sample, t1w_grid
 from steelyard.imaging.phantom.anatomy import grow_anatomy
-from steelyard.imaging.phantom.field import FloatArray
 from steelyard.imaging.phantom.lesions import grow_lesions
-from steelyard.imaging.phantom.rigid import Matrix
 from steelyard.imaging.phantom.scanner import Scanner
 from steelyard.imaging.phantom.tissue import PosedHead, TissueSample
 from steelyard.imaging.phantom.traits import Traits, draw_traits

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import torch
 
+from steelyard.imaging.anatomy.rigid import Matrix
 from steelyard.imaging.phantom.anatomy import Anatomy
 from steelyard.imaging.phantom.head import load_head
 from steelyard.imaging.phantom.lesions import Lesions
-from steelyard.imaging.phantom.rigid import Matrix
 from steelyard.imaging.phantom.signal import TISSUES
 
 _SKIN_MARGIN = 3.6  # mm: blocks of voxels whose middle is farther outside hold air alone

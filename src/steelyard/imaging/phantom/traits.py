@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from steelyard.imaging.anatomy.rigid import Matrix, Rigid, draw_rigid
 from steelyard.imaging.phantom.lesions import draw_load
 from steelyard.imaging.phantom.physique import Physique, draw_age, draw_physique
-from steelyard.imaging.phantom.rigid import Matrix, Rigid, draw_rigid
 
 _BRAIN_CENTRE = (0.0, -17.0, 8.0)  # mm, MNI: what the operator brings to the middle of the FLAIR slices
 

@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from steelyard.imaging.phantom.field import FloatArray
-from steelyard.imaging.stripe import stripe_values
+from steelyard.imaging.anatomy.field import FloatArray
+from steelyard.imaging.anatomy.stripe import stripe_values
 
 
 def white_stripe(image: FloatArray, brain: NDArray[np.bool_], white: NDArray[np.bool_]) -> FloatArray:

@@ -4,8 +4,8 @@ from math import acos, degrees, hypot
 
 from matplotlib.axes import Axes
 
+from steelyard.report.data.geometry import Geometry
 from steelyard.report.figures.plate import DOMAIN_TINT, INK, SOFT, TINTS, Panel, Plate, titled
-from steelyard.report.geometry import Geometry
 
 Vector = tuple[float, float]
 

@@ -5,9 +5,9 @@ from math import isfinite
 
 from matplotlib.axes import Axes
 
+from steelyard.report.data.runs import RunRecord, by_method
 from steelyard.report.figures.bands import draw_band
 from steelyard.report.figures.plate import DOMAIN_TINT, TINTS, Panel, Plate, legend, titled
-from steelyard.report.runs import RunRecord, by_method
 
 
 def learning_plate(runs: Sequence[RunRecord], *, name: str = "learning") -> Plate:

@@ -13,7 +13,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from steelyard.imaging.writing import check_file, write_bytes
+from steelyard.files.writing import check_file, write_bytes
 
 MARK = "figure by steelyard"
 """What the beginning of every figure's file holds."""

@@ -7,9 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from numpy.typing import NDArray
 
-from steelyard.imaging.volumes import canonical
+from steelyard.imaging.scans.volumes import canonical
+from steelyard.report.data.predictions import SubjectPredictions
 from steelyard.report.figures.plate import Panel, Plate, titled
-from steelyard.report.predictions import SubjectPredictions
 
 MANUAL, AGREED, MISSED, WRONG = "#ffd34d", "#5fd07a", "#ffd34d", "#ff5d73"
 """On dark: the manual mask; found, missed and wrongly found."""

@@ -6,8 +6,8 @@ from math import isfinite
 import numpy as np
 from matplotlib.axes import Axes
 
+from steelyard.report.data.runs import RunRecord, by_method
 from steelyard.report.figures.plate import INK, Panel, Plate, titled
-from steelyard.report.runs import RunRecord, by_method
 
 
 def scores_plate(runs: Sequence[RunRecord], *, tints: Mapping[str, str], name: str = "scores") -> Plate:

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 
+from steelyard.report.data.kinds import is_fixed, is_single
+from steelyard.report.data.runs import RunRecord, by_method, mean_and_spread
 from steelyard.report.figures.plate import INK, SOFT, Panel, Plate, titled
-from steelyard.report.kinds import is_fixed, is_single
-from steelyard.report.runs import RunRecord, by_method, mean_and_spread
 
 Point = tuple[float, float]
 

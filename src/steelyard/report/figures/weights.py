@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 
-from steelyard.report.credibility import credible_band, has_posterior
+from steelyard.report.data.runs import RunRecord, by_method
 from steelyard.report.figures.bands import draw_band, mean_band, thinned
 from steelyard.report.figures.plate import SOFT, Panel, Plate, legend, titled
-from steelyard.report.runs import RunRecord, by_method
+from steelyard.report.statistics.credibility import credible_band, has_posterior
 
 
 def weights_plate(runs: Sequence[RunRecord], domain: str, *, tints: Mapping[str, str], name: str = "weights") -> Plate:

@@ -1,0 +1,159 @@
+"""The one gate for JSON and CSV files, which anybody may have written or changed.
+
+Whatever a file holds, its reader gets plain values of bounded depth and size, or one line that names the file.
+"""
+
+import csv
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from steelyard.errors import UserError
+from steelyard.files.checks import brief
+
+Cells = dict[str, str]
+
+_LARGEST_JSON = 64_000_000  # bytes; what steelyard writes is a thousandth of that
+_DEEPEST = 50  # objects within objects; more than this would exhaust the stack of whoever walks through it
+_LARGEST_INTEGER = 2**63
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        UserError: There is none, in one line that names the file.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            raise UserError(f"{path}: is not a file.")  # reading a pipe would wait for ever
+        if path.stat().st_size > _LARGEST_JSON:
+            raise UserError(f"{path}: is larger than {_LARGEST_JSON // 1_000_000} MB; this is not a record.")
+        content = parse_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file.") from None
+    except UserError:
+        raise
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read as JSON.") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: a JSON object is needed.")
+    return content
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object of a stranger's that is of use but not needed; an empty one where there is none."""
+    try:
+        return read_json(path)
+    except UserError:
+        return {}
+
+
+def parse_json(text: str) -> Any:
+    """Return what a JSON text holds.
+
+    Raises:
+        ValueError: It is no JSON, is nested too deeply, or holds an integer or text that cannot be handled.
+
+    >>> parse_json('{"epochs": 3}')
+    {'epochs': 3}
+    """
+    try:
+        content = json.loads(text, parse_int=_parse_integer)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    _check_content(content, depth=0)
+    return content
+
+
+def _parse_integer(text: str) -> int:
+    number = int(text)
+    if abs(number) >= _LARGEST_INTEGER:
+        raise ValueError("an integer of more than 64 bits")
+    return number
+
+
+def _check_content(content: object, *, depth: int) -> None:
+    """Refuse what would exhaust the stack, and half characters (lone surrogates), which no file or page can hold."""
+    if depth > _DEEPEST:
+        raise ValueError("nested too deeply")
+    if isinstance(content, str):
+        content.encode()
+    elif isinstance(content, list):
+        for item in content:
+            _check_content(item, depth=depth + 1)
+    elif isinstance(content, dict):
+        for name, item in content.items():
+            name.encode()
+            _check_content(item, depth=depth + 1)
+
+
+def read_header(path: Path) -> list[str]:
+    """Return the names of a table's columns.
+
+    Raises:
+        UserError: The file cannot be read.
+    """
+    with _opened(path, ",") as reader:
+        return list(reader.fieldnames or ())
+
+
+def read_rows(path: Path, columns: Iterable[str] = ()) -> Iterator[tuple[str, Cells]]:
+    """Yield the rows of a CSV file, each with its place, `FILE, line n`; one at a time, as some tables are long.
+
+    Args:
+        path: The file.
+        columns: Those that it must have.
+
+    Raises:
+        UserError: It cannot be read, lacks a column, or a row has too few or too many cells.
+    """
+    with _opened(path, ",") as reader:
+        header = list(reader.fieldnames or ())
+        for name in columns:
+            if header.count(name) != 1:
+                shown = brief(", ".join(header)) if header else "none"
+                raise UserError(f"{path}: must have one column {name!r}; it has {shown}.")
+        for cells in reader:
+            place = f"{path}, line {reader.line_num}"
+            # DictReader puts surplus cells under None, and None into missing ones.
+            if None in cells or None in cells.values():
+                raise UserError(f"{place}: must have {len(header)} cells.")
+            yield place, cells
+
+
+def read_loose_rows(path: Path, *, delimiter: str = ",") -> list[Cells]:
+    """Return the rows of a table whose rows may be of unequal length: cells that are missing are empty.
+
+    Raises:
+        UserError: It cannot be read.
+    """
+    rows = []
+    with _opened(path, delimiter) as reader:
+        for cells in reader:
+            rows.append({name: text or "" for name, text in cells.items() if name is not None})
+    return rows
+
+
+@contextmanager
+def _opened(path: Path, delimiter: str) -> "Iterator[csv.DictReader[str]]":
+    """Open a table; a fault while it is read becomes one line."""
+    try:
+        if path.exists() and not path.is_file():
+            raise UserError(f"{path}: is not a file.")
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            yield csv.DictReader(_without_nul(stream), delimiter=delimiter)
+    except UserError:
+        raise
+    except (OSError, ValueError, csv.Error) as error:
+        raise UserError(f"{path}: cannot be read as CSV.") from error
+
+
+def _without_nul(lines: Iterable[str]) -> Iterator[str]:
+    """Pass lines on, up to one that is binary."""
+    for line in lines:
+        if "\0" in line:
+            raise ValueError("a NUL character")
+        yield line

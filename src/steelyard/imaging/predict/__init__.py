@@ -1,0 +1,21 @@
+"""From a scan of a head to its lesions: mask, probabilities, volumes, a picture and a page."""
+
+from steelyard.imaging.predict.cohort import Network, predict
+from steelyard.imaging.predict.options import Options
+from steelyard.imaging.predict.pipeline import Prediction, predict_scan
+from steelyard.imaging.predict.scans import Scan, find_scans
+from steelyard.imaging.predict.trained_network import Model, load_model
+from steelyard.processes.workers import Outcome
+
+__all__ = [
+    "Model",
+    "Network",
+    "Options",
+    "Outcome",
+    "Prediction",
+    "Scan",
+    "find_scans",
+    "load_model",
+    "predict",
+    "predict_scan",
+]

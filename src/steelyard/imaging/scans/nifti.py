@@ -1,0 +1,207 @@
+"""NIfTI files as they lie on disk: the one place that reads them, whole, checked, and no more than they declare."""
+
+import gzip
+import io
+import logging
+import math
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from nibabel.nifti1 import Nifti1Header
+from nibabel.nifti2 import Nifti2Header
+from nibabel.spatialimages import HeaderDataError
+from nibabel.volumeutils import apply_read_scaling
+from nibabel.wrapstruct import WrapStructError
+from numpy.typing import NDArray
+
+from steelyard.errors import UserError
+from steelyard.files.regular_files import open_regular
+from steelyard.files.writing import reason
+
+MOST_VOXELS = 150_000_000
+"""Scans with more voxels are refused unless the caller raises the limit; 512×512×400 are 105 million."""
+
+_LONGEST_HEADER = 540  # bytes of NIfTI-2; NIfTI-1 has 348
+_FARTHEST_VOXELS = 2**26  # bytes of header extensions before the voxels; 64 MB is beyond any that are in use
+_PADDING = 4096  # bytes after the voxels; some writers fill up a block
+_CHUNK = 2**20  # bytes that are unpacked at a time
+_SEVERE = 40  # nibabel's level of a fault that it cannot mend
+
+# nibabel says on standard error what it mends in a header; what matters of that is refused here.
+_SILENT = logging.Logger("steelyard.imaging.scans.nifti", logging.CRITICAL + 1)
+
+
+def million_voxels(millions: float) -> int:
+    """Return a limit that was given in millions as a number of voxels.
+
+    Raises:
+        UserError: It is not a positive number.
+
+    >>> million_voxels(0.5)
+    500000
+    """
+    if not 0 < millions < math.inf:
+        raise UserError(f"the largest scan must be a positive number of million voxels; got {millions:g}.")
+    return round(millions * 1e6)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The voxels of a file as they are stored, and where they lie.
+
+    Args:
+        voxels: Three axes, the first fastest, before scaling.
+        scaling: Slope and intercept, if the header has any.
+        affine: 4×4, from voxel indices to right-anterior-superior millimetres.
+    """
+
+    voxels: NDArray[Any]
+    scaling: tuple[float, float] | None
+    affine: NDArray[np.float64]
+
+    def values(self) -> NDArray[Any]:
+        """Return the scaled voxels in the type that scaling asks for."""
+        return self.voxels if self.scaling is None else np.asarray(apply_read_scaling(self.voxels, *self.scaling))
+
+    def floats(self) -> NDArray[np.float32]:
+        """Return the scaled voxels as 32-bit floats, without a wider copy of all of them."""
+        if self.scaling is None:
+            return self.voxels.astype(np.float32, copy=False)
+        floats = np.empty(self.voxels.shape, dtype=np.float32, order="F")
+        for index in range(self.voxels.shape[2]):
+            floats[..., index] = apply_read_scaling(self.voxels[..., index], *self.scaling)
+        return floats
+
+
+def read_header(path: Path) -> Any:
+    """Return the header of a NIfTI file.
+
+    Raises:
+        UserError: The file cannot be read, or the header is damaged or does not say where the voxels lie.
+    """
+    with _faults_in_one_line(path), _opened(path) as stream:
+        return _header(path, stream.read(_LONGEST_HEADER))
+
+
+def read_stored(path: Path, *, most_voxels: int = MOST_VOXELS) -> Stored:
+    """Read the volume of a NIfTI file, to the end of the file.
+
+    The end matters: there the checksum of a compressed file lies. What the header declares is looked at before memory
+    is taken, and a file that unpacks to more is left.
+
+    Raises:
+        UserError: The file cannot be read, is damaged, is not three-dimensional, does not hold plain numbers, holds
+            less or more than its header declares, or has more voxels than the limit.
+    """
+    with _faults_in_one_line(path), _opened(path) as stream:
+        header = _header(path, stream.read(_LONGEST_HEADER))
+        shape, kind = _declared(path, header, most_voxels)
+        scaling = _scaling(path, header)
+        affine = _affine(path, header)
+        stream.seek(int(header["vox_offset"]))
+        voxels = _voxels(path, stream, math.prod(shape) * kind.itemsize)
+    return Stored(voxels.view(kind).reshape(shape, order="F"), scaling, affine)
+
+
+@contextmanager
+def _faults_in_one_line(path: Path) -> Iterator[None]:
+    try:
+        with np.errstate(all="ignore"):  # numbers that are too large are refused where they are looked at
+            yield
+    except UserError:
+        raise
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file.") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{path}: the file is cut short or damaged ({error}).") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read, {reason(error)}.") from error
+    except MemoryError as error:
+        raise UserError(f"{path}: there is not enough memory for it.") from error
+    except (HeaderDataError, WrapStructError, ValueError, OverflowError) as error:
+        raise UserError(f"{path}: this is no NIfTI image ({error}).") from error
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[io.BufferedIOBase]:
+    with open_regular(path) as file:
+        if path.suffix.lower() != ".gz":
+            yield file
+            return
+        with gzip.GzipFile(fileobj=file) as stream:
+            yield stream
+
+
+def _header(path: Path, block: bytes) -> Any:
+    for kind in (Nifti1Header, Nifti2Header):
+        if kind.may_contain_header(block):
+            header = kind(block[: kind.sizeof_hdr], check=False)
+            break
+    else:
+        raise UserError(f"{path}: this is no NIfTI image.")
+    offset = float(header["vox_offset"])
+    if not header.single_vox_offset <= offset <= _FARTHEST_VOXELS:
+        raise UserError(f"{path}: the header is damaged: the voxels cannot begin at byte {offset:g}.")
+    edges = header["pixdim"][1:4].copy()  # nibabel makes zeros into ones, and drops the sign
+    header.check_fix(logger=_SILENT, error_level=_SEVERE)
+    if int(header["sform_code"]) == 0 and not (np.isfinite(edges).all() and edges.min() > 0):
+        shown = "×".join(f"{edge:g}" for edge in edges)
+        raise UserError(f"{path}: voxels of {shown} mm (pixdim) cannot be right, and there is no sform instead.")
+    return header
+
+
+def _declared(path: Path, header: Any, most_voxels: int) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Return the shape and type that the header declares, if they can be read."""
+    shape = tuple(int(size) for size in header.get_data_shape())
+    times = "×".join(map(str, shape))
+    volume = shape[:3] if len(shape) == 4 and shape[3] == 1 else shape
+    if len(volume) != 3 or min(volume) < 2:
+        raise UserError(f"{path}: a three-dimensional volume is needed; this is {times}.")
+    kind = header.get_data_dtype()
+    if kind.kind not in "biuf":
+        raise UserError(f"{path}: plain numbers are needed; the voxels are of type {kind}.")
+    count = math.prod(volume)
+    if count > most_voxels:
+        raise UserError(
+            f"{path}: {times} are {count / 1e6:.1f} million voxels; at most {most_voxels / 1e6:g} million are read "
+            "(raise it with --largest-scan of predict and preprocess)."
+        )
+    return volume, kind
+
+
+def _scaling(path: Path, header: Any) -> tuple[float, float] | None:
+    slope, intercept = float(header["scl_slope"]), float(header["scl_inter"])
+    if slope == 0 or math.isnan(slope):  # both are ways to say that there is none
+        return None
+    if not (math.isfinite(slope) and math.isfinite(intercept)):
+        raise UserError(f"{path}: the header is damaged: voxels are scaled by {slope:g} and shifted by {intercept:g}.")
+    return slope, intercept
+
+
+def _affine(path: Path, header: Any) -> NDArray[np.float64]:
+    try:
+        return np.asarray(header.get_best_affine(), dtype=np.float64)
+    except (HeaderDataError, ValueError) as error:
+        raise UserError(f"{path}: the header's affine is absurd ({error}).") from error
+
+
+def _voxels(path: Path, stream: io.BufferedIOBase, size: int) -> NDArray[np.uint8]:
+    """Return the bytes of the voxels; pages of memory are taken only as the file fills them."""
+    voxels = np.empty(size, dtype=np.uint8)
+    filled = 0
+    while count := stream.readinto(voxels.data[filled : filled + _CHUNK]):
+        filled += count
+    # Reading on to the end makes gzip compare the checksum and the length.
+    rest = len(stream.read(_PADDING + 1))
+    if filled < size:
+        raise UserError(
+            f"{path}: the file is cut short or damaged: the header declares {size} bytes of voxels, {filled} are there."
+        )
+    if rest > _PADDING:
+        raise UserError(f"{path}: the file holds more than the {size} bytes of voxels that the header declares.")
+    return voxels

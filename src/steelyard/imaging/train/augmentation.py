@@ -1,0 +1,79 @@
+"""Random turns, sizes and shears of whole batches, as tensors."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import affine_grid, grid_sample
+
+from steelyard.errors import UserError
+from steelyard.files.checks import brief, check_kind, check_number
+
+_SMALLEST = 0.01  # magnification; a hundredth of a slice is a pixel or two
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augmentation:
+    """How each slice is changed before the network sees it; the defaults are the paper's.
+
+    Args:
+        rotation: Largest angle either way, in degrees.
+        scale: Smallest and largest magnification.
+        shear: Largest angle either way, in degrees.
+        flip: Whether left and right are exchanged in half of the slices.
+        gain: Largest relative change of the contrast either way.
+        offset: Largest shift of the intensities either way, in stripe s.d.; the background stays at zero.
+    """
+
+    rotation: float = 180.0
+    scale: tuple[float, float] = (0.8, 1.2)
+    shear: float = 30.0
+    flip: bool = False
+    gain: float = 0.0
+    offset: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_number("rotation", self.rotation, 0, 180)
+        check_number("shear", self.shear, 0, 80)
+        check_number("gain", self.gain, 0, 0.999)
+        check_number("offset", self.offset, 0)
+        check_kind("flip", self.flip, bool)
+        if not isinstance(self.scale, tuple) or len(self.scale) != 2:
+            raise UserError(f"scale must be two positive numbers, the smaller first; got {brief(self.scale)}.")
+        smallest, largest = (check_number("scale", factor, _SMALLEST, 1 / _SMALLEST) for factor in self.scale)
+        if smallest > largest:
+            raise UserError(f"scale must be two positive numbers, the smaller first; got {self.scale}.")
+
+    def __call__(self, images: Tensor, masks: Tensor, *, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return a changed copy of images and masks (samples × 1 × rows × columns), each sample in its own way.
+
+        Nearest neighbour, so that a mask stays a mask and an image keeps its noise.
+        """
+        both = torch.cat([images, masks], dim=1)
+        grid = affine_grid(self._matrices(both, generator).to(both), list(both.shape), align_corners=False)
+        moved = grid_sample(both, grid, mode="nearest", align_corners=False)
+        changed, moved_masks = torch.split(moved, [images.shape[1], masks.shape[1]], dim=1)
+        return self._intensities(changed, generator), (moved_masks > 0.5).to(masks.dtype)
+
+    def _matrices(self, both: Tensor, generator: torch.Generator) -> Tensor:
+        """Return 2×3 matrices from the new picture's coordinates (−1 to 1) to the old one's."""
+        count, rows, columns = both.shape[0], both.shape[2], both.shape[3]
+        turn, size, slant, side = torch.rand(4, count, generator=generator)
+        angle = torch.deg2rad((2 * turn - 1) * self.rotation)
+        zoom = self.scale[0] + size * (self.scale[1] - self.scale[0])
+        shear = torch.tan(torch.deg2rad((2 * slant - 1) * self.shear))
+        mirror = torch.where(side < 0.5, -1.0, 1.0) if self.flip else torch.ones(count)
+        cosine, sine = angle.cos() / zoom, angle.sin() / zoom
+        stretch = rows / columns  # coordinates run from −1 to 1 along both sides, however long
+        matrices = torch.zeros(count, 2, 3)
+        matrices[:, 0, 0] = cosine * mirror
+        matrices[:, 0, 1] = (cosine * shear - sine) * stretch
+        matrices[:, 1, 0] = sine * mirror / stretch
+        matrices[:, 1, 1] = sine * shear + cosine
+        return matrices
+
+    def _intensities(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        if not self.gain and not self.offset:
+            return images
+        gain, offset = (torch.rand(2, images.shape[0], 1, 1, 1, generator=generator) * 2 - 1).to(images)
+        return torch.where(images == 0, images, images * (1 + self.gain * gain) + self.offset * offset)

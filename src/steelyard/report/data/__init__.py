@@ -1,0 +1,1 @@
+"""Reading runs and experiment folders."""

@@ -1,0 +1,1 @@
+"""Intervals, tests and sentences from tables of results."""

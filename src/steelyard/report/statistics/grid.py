@@ -1,0 +1,166 @@
+"""One metric of one setting as an array, and the means and spreads the authors took of it."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.errors import UserError
+from steelyard.report.data.results import Results, Setting
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ScoreGrid:
+    """A metric by method, domain, unit and repeat.
+
+    A unit is a test subject in a fold; with folds that share no subject, as in cross-validation, it is the subject.
+
+    Args:
+        setting: The network and the data it had.
+        metric: Which metric.
+        methods: First axis.
+        domains: Second axis.
+        units: Third axis: fold and subject.
+        repeats: Fourth axis.
+        values: The scores; NaN where there is none.
+        tested: Which domains a unit was tested in, by domain and unit; a subject may lack scans of one.
+    """
+
+    setting: Setting
+    metric: str
+    methods: tuple[str, ...]
+    domains: tuple[str, ...]
+    units: tuple[tuple[int, str], ...]
+    repeats: tuple[int, ...]
+    values: Array
+    tested: NDArray[np.bool_]
+
+    @cached_property
+    def fold_of_unit(self) -> NDArray[np.int64]:
+        """The fold of each unit, as a number from 0."""
+        folds = sorted({fold for fold, _ in self.units})
+        return np.array([folds.index(fold) for fold, _ in self.units])
+
+    @cached_property
+    def subject_of_unit(self) -> NDArray[np.int64]:
+        """The subject of each unit, as a number from 0."""
+        subjects = sorted({subject for _, subject in self.units})
+        return np.array([subjects.index(subject) for _, subject in self.units])
+
+    def of(self, method: str) -> Array:
+        """Return a method's scores by domain, unit and repeat."""
+        scores: Array = self.values[self.methods.index(method)]
+        return scores
+
+    def summed(self, scores: Array, *, among: NDArray[np.bool_] | None = None) -> Array:
+        """Return scores by domain, unit and repeat summed over the domains, by unit and repeat.
+
+        A unit is summed over the domains it was tested in, each multiplied by how many units there are for one that has
+        it, so that the mean over units is the sum of the domains' means even where nobody was tested in all of them.
+
+        Args:
+            scores: By domain, unit and repeat.
+            among: The units that count; all if not given. Others are NaN, and so is everything where no unit is left
+                of some domain.
+        """
+        known = np.isfinite(scores) | ~self.tested[:, :, None]
+        counted = np.asarray(known.all(axis=0)).any(axis=1)
+        if among is not None:
+            counted = counted & among
+        held = (self.tested & counted).sum(axis=1)
+        if not held.all():
+            return np.full(scores.shape[1:], math.nan)
+        factor = (counted.sum() / held)[:, None, None]
+        total: Array = (np.where(self.tested[:, :, None], scores, 0.0) * factor).sum(axis=0)
+        return np.where(np.asarray(counted)[:, None], total, math.nan)
+
+    @cached_property
+    def run_means(self) -> Array:
+        """The mean over its test subjects of each run: by method, domain, fold and repeat."""
+        parts = [mean(self.values[:, :, self.fold_of_unit == fold], axis=2) for fold in range(self.folds)]
+        return np.stack(parts, axis=2)
+
+    @property
+    def folds(self) -> int:
+        """How many folds there are."""
+        return int(self.fold_of_unit.max()) + 1
+
+    @cached_property
+    def means(self) -> Array:
+        """The mean over folds and repeats: by method and domain. A fold counts the same however many repeats it has."""
+        return mean(mean(self.run_means, axis=3), axis=2)
+
+    @cached_property
+    def spreads(self) -> Array:
+        """The s.d. (n − 1) over the repeats of a fold, averaged over the folds: by method and domain."""
+        return mean(spread(self.run_means, axis=3), axis=2)
+
+    def gains(self, baseline: str) -> tuple[Array, Array]:
+        """Return GAIN-μ and GAIN-σ by method; NaN where a method lacks a fold that the baseline has, or the reverse."""
+        at = self.methods.index(baseline)
+        there = np.isfinite(mean(self.run_means, axis=3))
+        comparable = (there == there[at]).all(axis=(1, 2)) & there[at].any(axis=1).all()
+        gain_mean = (self.means - self.means[at]).sum(axis=1)
+        gain_spread = (self.spreads[at] - self.spreads).sum(axis=1)
+        return np.where(comparable, gain_mean, math.nan), np.where(comparable, gain_spread, math.nan)
+
+
+def score_grid(results: Results, setting: Setting, metric: str) -> ScoreGrid:
+    """Return a metric of a setting as an array.
+
+    Raises:
+        UserError: The results do not hold the metric.
+    """
+    if metric not in results.metrics:
+        raise UserError(f"{results.source}: does not hold {metric}; it holds {', '.join(results.metrics)}.")
+    rows = results.of(setting)
+    methods = results.methods(setting)
+    domains = tuple(name for name in results.domains if any(row.domain == name for row in rows))
+    units = tuple(sorted({(row.run.fold, row.subject) for row in rows}))
+    repeats = tuple(sorted({row.run.repeat for row in rows}))
+    values = np.full((len(methods), len(domains), len(units), len(repeats)), math.nan)
+    tested = np.zeros((len(domains), len(units)), dtype=bool)
+    places = [{name: at for at, name in enumerate(axis)} for axis in (methods, domains, units, repeats)]
+    for row in rows:
+        names = (row.run.method, row.domain, (row.run.fold, row.subject), row.run.repeat)
+        at = tuple(place[name] for place, name in zip(places, names, strict=True))
+        values[at] = row.metrics[metric]
+        tested[at[1:3]] = True
+    return ScoreGrid(
+        setting=setting,
+        metric=metric,
+        methods=methods,
+        domains=domains,
+        units=units,
+        repeats=repeats,
+        values=values,
+        tested=tested,
+    )
+
+
+def mean(values: Array, axis: int) -> Array:
+    """Return the mean of what is there along an axis; NaN where nothing is.
+
+    >>> mean(np.array([[1.0, np.nan, 2.0], [np.nan, np.nan, np.nan]]), axis=1).tolist()
+    [1.5, nan]
+    """
+    count = (~np.isnan(values)).sum(axis=axis)
+    return np.where(count > 0, np.nansum(values, axis=axis) / np.maximum(count, 1), math.nan)
+
+
+def spread(values: Array, axis: int) -> Array:
+    """Return the s.d. (n − 1) of what is there along an axis; NaN where fewer than two are.
+
+    >>> spread(np.array([[1.0, np.nan, 3.0], [1.0, np.nan, np.nan]]), axis=1).round(3).tolist()
+    [1.414, nan]
+    """
+    count = (~np.isnan(values)).sum(axis=axis)
+    with np.errstate(invalid="ignore"):  # infinite less infinite: the s.d. of such is NaN
+        squares = np.square(values - np.expand_dims(mean(values, axis), axis))
+    variance = np.nansum(squares, axis=axis) / np.maximum(count - 1, 1)
+    finite = np.isfinite(mean(values, axis))
+    return np.where((count > 1) & finite, np.sqrt(variance), math.nan)

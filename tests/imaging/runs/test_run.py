@@ -1,0 +1,290 @@
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import killed
+from steelyard.errors import UserError
+from steelyard.experiments.configs import paper, smoke
+from steelyard.imaging.runs.config import TrainingConfig
+from steelyard.imaging.runs.environment import describe_accelerator
+from steelyard.imaging.runs.run import RunDirectory
+from steelyard.imaging.runs.split import split_subjects
+from steelyard.imaging.train.launch import Assignment, train
+
+PLATEAU = {"schedule": "plateau", "optimizer": "sgd", "learning_rate": 3.0, "patience": 1, "stop_after": 3, "epochs": 9}
+
+
+@pytest.fixture
+def assignment(labelled, tmp_path):
+    split = split_subjects(labelled.subjects, folds=3)
+    config = replace(smoke(), method="Ours-C-25", epochs=4)
+    return Assignment(config=config, split=split, slices=labelled, out=tmp_path / "run")
+
+
+def contents(folder):
+    left_out = {"environment.json"}
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in left_out}
+
+
+def test_the_folder_tells_everything(assignment):
+    list(train(assignment))
+    run = RunDirectory(assignment.out)
+    assert run.config == assignment.config
+    assert run.split == assignment.split
+    assert run.digests == assignment.slices.digests
+    environment = json.loads((assignment.out / "environment.json").read_text())
+    assert environment["packages"]["torch"] == torch.__version__
+    header, *rows = (assignment.out / "steps.csv").read_text().splitlines()
+    assert header == (
+        "epoch,step,loss_flair,weight_flair,hypothetical_flair,loss_t1,weight_t1,hypothetical_t1,vote,outcome"
+    )
+    assert len(rows) == 4 * (len(rows) // 4) > 0
+    assert rows[0].split(",")[-2] in ("flair", "t1")
+    assert len((assignment.out / "epochs.csv").read_text().splitlines()) == 5
+    assert {"best.safetensors", "last.safetensors", "finished.json"} <= set(contents(assignment.out))
+
+
+def accelerators(folder):
+    return json.loads((folder / "environment.json").read_text())["accelerators"]
+
+
+def test_the_folder_tells_what_it_was_trained_on(assignment, monkeypatch):
+    epochs = train(assignment)
+    next(epochs)
+    epochs.close()
+    next(train(assignment))
+    assert accelerators(assignment.out) == [{"kind": "cpu", "devices": 1}]
+    card = {"kind": "cuda", "devices": 1, "name": "a card"}
+    monkeypatch.setattr("steelyard.imaging.train.launch.describe_accelerator", lambda device: card)
+    list(train(assignment))
+    assert accelerators(assignment.out) == [{"kind": "cpu", "devices": 1}, card]
+    monkeypatch.undo()
+    list(train(assignment))  # it is finished: nothing is trained any more
+    assert accelerators(assignment.out)[-1] == card
+
+
+def test_a_card_is_told_by_its_name(monkeypatch):
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: f"card {device.index}")
+    told = describe_accelerator(torch.device("cuda", 1), devices=2)
+    assert told == {"kind": "cuda", "devices": 2, "name": "card 1"}
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_stopped_between_epochs_it_goes_on_to_the_same_bytes(assignment, tmp_path, after):
+    whole = replace(assignment, out=tmp_path / "whole")
+    list(train(whole))
+    epochs = train(assignment)
+    for _ in range(after):
+        next(epochs)
+    epochs.close()
+    for name in ("epochs.csv", "steps.csv"):
+        with (assignment.out / name).open("a") as stream:
+            stream.write(f"{after},0,half a li")
+    (assignment.out / "split.json").unlink()
+    assert [record.epoch for record in train(assignment)] == list(range(after, 4))
+    assert contents(assignment.out) == contents(whole.out)
+    assert list(train(assignment)) == []
+
+
+@pytest.mark.parametrize("setting", [PLATEAU, {"method": "Simple-G"}])
+def test_other_schedules_and_methods_go_on_alike(assignment, tmp_path, setting):
+    config = replace(assignment.config, **({"epochs": 3} | setting))
+    whole = replace(assignment, config=config, out=tmp_path / "whole")
+    part = replace(assignment, config=config)
+    records = list(train(whole))
+    for _ in range(len(records)):
+        next(train(part), None)
+    list(train(part))
+    assert contents(part.out) == contents(whole.out)
+    if "patience" in setting:
+        assert len({record.learning_rate for record in records}) > 1
+
+
+def test_another_run_in_the_same_folder_is_refused_by_the_setting(assignment, labelled):
+    list(train(assignment))
+    other = replace(assignment, config=replace(assignment.config, seed=1))
+    with pytest.raises(UserError, match=r"config.json: the run there has seed 0, not 1; give another folder"):
+        list(train(other))
+    elsewhere = replace(labelled, digests=dict.fromkeys(labelled.digests, "0"))
+    with pytest.raises(UserError, match=r"split.json: the run there has another digests"):
+        list(train(replace(assignment, slices=elsewhere)))
+
+
+def test_somebody_elses_folder_is_left_alone(assignment):
+    assignment.out.mkdir()
+    (assignment.out / "thesis.tex").write_text("years")
+    with pytest.raises(UserError, match="is not empty and holds no run"):
+        list(train(assignment))
+    assert [path.name for path in assignment.out.iterdir()] == ["thesis.tex"]
+
+
+def test_configs_survive_json():
+    for config in (paper(), smoke(), replace(smoke(), augmentation=None, options={"a": [1]})):
+        assert TrainingConfig.from_dict(json.loads(json.dumps(config.as_dict()))) == config
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("colour", 1, "no setting 'colour'"),
+        ("width", 10**9, "width must be a whole number"),
+        ("width", "wide", "width must be a whole number"),
+        ("method", "Ours-C", "must be of the form"),
+        ("schedule", "never", "schedule must be one of"),
+        ("slices", {"frame": {"depth": 3}}, "Frame has no setting 'depth'"),
+        ("augmentation", [1], "Augmentation must be an object"),
+        ("seed", -1, "seed must be"),
+        ("width", True, "width must be a whole number"),
+        ("method", 5, "method must be a str"),
+        ("method", "Ours-C-9999999999999999999999999", "must be of the form"),
+        ("slices", 5, "slices must be a SliceChoice"),
+        ("slices", {"frame": {"shape": [64]}}, "shape must be two whole numbers"),
+        ("domains", ["flair", 3], "domains must be names"),
+        ("domains", ["flair", "flair"], "domains must be distinct"),
+        ("options", 3, "options must be a dict"),
+    ],
+)
+def test_a_config_file_with_nonsense_is_refused_by_name(assignment, name, value, message):
+    list(train(assignment))
+    path = assignment.out / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    with pytest.raises(UserError, match=message):
+        _ = RunDirectory(assignment.out).config
+
+
+def test_a_run_without_weights_says_so(assignment, tmp_path):
+    epochs = train(assignment)
+    next(epochs)
+    epochs.close()
+    (assignment.out / "last.safetensors").unlink()
+    with pytest.raises(UserError, match=r"last.safetensors: there are no weights; train the run first"):
+        RunDirectory(assignment.out).network()
+    with pytest.raises(UserError, match=r"^[^:]*config.json: there is no such file; this is no run directory"):
+        RunDirectory(tmp_path / "nothing").network()
+
+
+def test_weights_of_another_architecture_are_refused_by_name(assignment):
+    list(train(assignment))
+    path = assignment.out / "config.json"
+    whole = json.loads(path.read_text())
+    path.write_text(json.dumps(whole | {"width": 8}))
+    with pytest.raises(UserError, match="it holds 59071 numbers, and unet of width 8 has 233547"):
+        RunDirectory(assignment.out).network()
+    for size in (10**5, 99_999):
+        path.write_text(json.dumps(whole | {"width": size}))
+        with pytest.raises(UserError, match="of another architecture"):
+            RunDirectory(assignment.out).network()
+
+
+def test_a_weights_file_is_data(assignment):
+    list(train(assignment))
+    path = assignment.out / "last.safetensors"
+    torch.save({"a": torch.zeros(1)}, path)
+    with pytest.raises(UserError, match="cannot be read as safetensors"):
+        RunDirectory(assignment.out).network()
+
+
+def test_what_a_killed_run_left_half_written_is_no_obstacle_and_is_swept(assignment):
+    assignment.out.mkdir()
+    mine = assignment.out / ".notes.draft-1.part"
+    for path in (killed.unfinished(assignment.out / "config.json"), mine):
+        path.write_text("{")
+    next(train(assignment))
+    assert list(assignment.out.glob(".*.part")) == [mine]
+
+
+def test_weights_that_are_good_are_there_from_the_first_step_on(assignment):
+    config = replace(assignment.config, learning_rate=1e30, optimizer="sgd", schedule="plateau")
+    with pytest.raises(UserError, match="is nan"):
+        list(train(replace(assignment, config=config)))
+    held = load_file(assignment.out / "last.safetensors")
+    assert all(tensor.isfinite().all() for tensor in held.values())
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"model": "torch.nn:Conv2d", "options": {"in_channels": 1, "out_channels": 2, "kernel_size": 1}}, "one logit"),
+        ({"model": "torch.nn:Linear", "options": {"in_features": 3, "out_features": 1}}, "cannot take planes of 64×64"),
+        ({"model": "torch.nn:Identity"}, "has no parameters to train"),
+    ],
+)
+def test_a_network_that_does_not_fit_is_refused_before_it_trains(assignment, setting, message):
+    with pytest.raises(UserError, match=message):
+        list(train(replace(assignment, config=replace(assignment.config, **setting))))
+    assert not assignment.out.exists()
+
+
+@pytest.mark.parametrize("name", ["epochs.csv", "steps.csv"])
+def test_a_run_that_was_sent_does_not_write_through_its_links(assignment, tmp_path, name):
+    epochs = train(assignment)
+    next(epochs)
+    epochs.close()
+    for outside in (tmp_path / "nothing", tmp_path / "precious"):
+        (assignment.out / name).unlink()
+        (assignment.out / name).symlink_to(outside)
+        with pytest.raises(UserError, match=rf"{name}: is a link; remove it to go on\.$"):
+            list(train(assignment))
+        (tmp_path / "precious").write_text("years")
+    assert not (tmp_path / "nothing").exists()
+    assert (tmp_path / "precious").read_text() == "years"
+
+
+def test_a_table_under_two_names_is_changed_under_one(assignment, tmp_path):
+    epochs = train(assignment)
+    next(epochs)
+    other = tmp_path / "snapshot.csv"
+    other.hardlink_to(assignment.out / "epochs.csv")
+    before = other.read_bytes()
+    list(epochs)
+    assert other.read_bytes() == before
+    assert (assignment.out / "epochs.csv").read_bytes().startswith(before)
+
+
+@pytest.mark.parametrize("held", [[1, 2], {"epoch": 3}])
+def test_a_checkpoint_of_something_else_is_refused(assignment, held):
+    next(train(assignment))
+    torch.save(held, assignment.out / "checkpoint.pt")
+    with pytest.raises(UserError, match=r"checkpoint.pt: is the checkpoint of something else"):
+        list(train(assignment))
+    (assignment.out / "checkpoint.pt").unlink()
+    (assignment.out / "epochs.csv").write_bytes(b"epoch\n\xff\xfe\n")
+    with pytest.raises(UserError, match=r"epochs.csv: is damaged"):
+        list(train(assignment))
+
+
+class Bomb:
+    def __reduce__(self):
+        return (exec, ("raise SystemExit('a file ran code')",))
+
+
+def test_a_checkpoint_that_would_run_code_is_refused(assignment):
+    epochs = train(assignment)
+    next(epochs)
+    epochs.close()
+    torch.save({"network": Bomb()}, assignment.out / "checkpoint.pt")
+    with pytest.raises(UserError, match=r"checkpoint.pt: is damaged or no checkpoint"):
+        list(train(assignment))
+
+
+def test_a_file_cannot_have_code_imported(assignment):
+    list(train(assignment))
+    path = assignment.out / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model": "antigravity:fly"}))
+    with pytest.raises(UserError, match=r"config.json: the network is 'antigravity:fly', which is code.*say --model"):
+        RunDirectory(assignment.out).network()
+    with pytest.raises(UserError, match="which is code"):
+        RunDirectory(assignment.out).network(model="unet")
+
+
+def test_the_trained_network_comes_back_as_it_was(assignment):
+    list(train(assignment))
+    network = RunDirectory(assignment.out).network()
+    assert not network.training
+    again = RunDirectory(assignment.out).network()
+    image = torch.randn(2, 1, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(network(image), again(image))
