@@ -5,7 +5,7 @@
 The working tree is compared with the revision. It takes a minute or two. Exit codes:
 
     0   every number is the same
-    1   some differ; the first of them are printed. After a change that is meant to alter the arithmetic, this is expected
+    1   some differ; the first of them are printed (expected after a change that is meant to alter the arithmetic)
     2   one of the two experiments failed
 """
 

@@ -1,13 +1,18 @@
 """The repository stays light: results are summarised before they are committed."""
 
+import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
 
+import steelyard
+
 ROOT = Path(__file__).parents[2]
 MOST_FILES = 700
 MOST_BYTES = 8 * 1000**2
+CHANGELOG_SECTIONS = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 
 
 @pytest.fixture(scope="module")
@@ -38,3 +43,19 @@ def test_their_content_is_small(tracked):
     largest = sorted(sizes, key=sizes.get, reverse=True)[:10]
     listed = ", ".join(f"{name} ({sizes[name] / 1000:.0f} kB)" for name in largest)
     assert total <= MOST_BYTES, f"{total / 1e6:.1f} MB, at most {MOST_BYTES / 1e6:.0f} MB; the largest are {listed}"
+
+
+def test_the_version_is_written_in_one_place():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    advice = "the installed package is older than pyproject.toml: install it again"
+    assert steelyard.__version__ == project["version"], advice
+    assert not re.search(r"^version:", (ROOT / "CITATION.cff").read_text(), flags=re.MULTILINE)
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    assert re.search(r"^## \[Unreleased\]$", changelog, flags=re.MULTILINE)
+    assert set(re.findall(r"^### (.+)$", changelog, flags=re.MULTILINE)) <= CHANGELOG_SECTIONS
+
+
+@pytest.mark.parametrize("name", [".github/workflows/ci.yml", ".pre-commit-config.yaml"])
+def test_files_for_hosted_services_can_be_read(name):
+    yaml = pytest.importorskip("yaml", reason="PyYAML reads the file")
+    assert {"jobs", "repos"} & yaml.safe_load((ROOT / name).read_text()).keys()
