@@ -18,6 +18,8 @@ TESTS = Path(__file__).parent
 LIBRARY = TESTS / "public_api.txt"
 COMMAND_LINE = TESTS / "command_line.txt"
 UNIONS = (typing.Union, types.UnionType)
+KINDS = ("property", "classmethod", "staticmethod", "abstractmethod")
+"""Decorators that change how a member is used."""
 SPECIAL = ("__init__", "__call__")
 """Methods that are listed although their names start with an underscore."""
 
@@ -79,14 +81,16 @@ def _members(definition: ast.ClassDef) -> Iterator[tuple[str, str]]:
     for node in definition.body:
         if isinstance(node, ast.AnnAssign) and not node.target.id.startswith("_"):
             yield node.target.id, ast.unparse(node)
-        elif isinstance(node, ast.Assign):
-            names = [ast.unparse(target) for target in node.targets]
-            if not names[0].startswith("_"):
-                yield names[0], ast.unparse(node)
-        elif isinstance(node, ast.FunctionDef) and (node.name in SPECIAL or not node.name.startswith("_")):
+        elif isinstance(node, ast.Assign) and not ast.unparse(node.targets[0]).startswith("_"):
+            yield ast.unparse(node.targets[0]), ast.unparse(node)
+        elif isinstance(node, ast.FunctionDef) and _is_public(node.name):
             yield node.name, _signature(node)
             if node.name == "__init__":
                 yield from _attributes(node)
+
+
+def _is_public(name: str) -> bool:
+    return name in SPECIAL or not name.startswith("_")
 
 
 def _attributes(constructor: ast.FunctionDef) -> Iterator[tuple[str, str]]:
@@ -101,9 +105,9 @@ def _attributes(constructor: ast.FunctionDef) -> Iterator[tuple[str, str]]:
 def _signature(function: ast.FunctionDef) -> str:
     """Return a function's line without its body, with `property` and the like before it."""
     kinds = [ast.unparse(decorator) for decorator in function.decorator_list]
-    shown = [kind for kind in kinds if kind in ("property", "classmethod", "staticmethod", "abstractmethod")]
+    listed_kinds = [kind for kind in kinds if kind in KINDS]
     returned = f" -> {ast.unparse(function.returns)}" if function.returns else ""
-    return " ".join([*shown, f"{function.name}({ast.unparse(function.args)}){returned}"])
+    return " ".join([*listed_kinds, f"{function.name}({ast.unparse(function.args)}){returned}"])
 
 
 def _definition(value: typing.Any) -> typing.Any:

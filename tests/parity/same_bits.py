@@ -59,8 +59,10 @@ def write_cohort(folder: Path) -> None:
 def run_experiment(source: Path, data: Path, out: Path) -> None:
     """Run the experiment with the package in `source`; anything but success ends this script with exit code 2."""
     environment = os.environ | {"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
-    where = [sys.executable, "-c", "import steelyard; print(steelyard.__file__)"]
-    imported = subprocess.run(where, env=environment, cwd=data, capture_output=True, text=True, check=True).stdout
+    ask_for_path = [sys.executable, "-c", "import steelyard; print(steelyard.__file__)"]
+    imported = subprocess.run(
+        ask_for_path, env=environment, cwd=data, capture_output=True, text=True, check=True
+    ).stdout
     if not imported.startswith(str(source)):
         sys.exit(f"{imported.strip()} would be run instead of {source}")
     command = ["experiment", "smoke", data, out, "--methods", *METHODS, *SETTINGS]
@@ -115,8 +117,8 @@ def main(revision: str) -> int:
             compared, places = differences(before, after, name)
             is_same = is_same and compared > 0 and not places
             sys.stdout.write(f"{name}: {compared} values compared, {len(places)} differences\n")
-            for place in places[:MOST_SHOWN]:
-                sys.stdout.write(f"  {place}\n")
+            for difference in places[:MOST_SHOWN]:
+                sys.stdout.write(f"  {difference}\n")
     return 0 if is_same else 1
 
 
