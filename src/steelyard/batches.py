@@ -288,7 +288,7 @@ def _map(function: Callable[..., Any], first: Tree, *others: Tree) -> Tree:
 
 
 def _mapping_like(mapping: Any, values: dict[str, Any]) -> Any:
-    """Return a mapping of the same class (`OrderedDict`, a tokenizer's encoding, a model's output) with other values."""
+    """Return a mapping of the same class (`OrderedDict`, tokenizers' encodings, models' outputs) with other values."""
     # Constructors differ, so a copy is filled. A class that is neither a `dict` nor a `UserDict` becomes a `dict`,
     # because a copy of it may share its values with the original.
     if type(mapping) is dict or not isinstance(mapping, dict | UserDict):
