@@ -36,7 +36,6 @@ class Case:
 # Probes that vote: with gradients shared where the network allows it, which the probe detects.
 PROBES: dict[str, Callable[[int], Probe]] = {
     "first-order": lambda every: FirstOrder(every=every),
-    "first-order sum": lambda every: FirstOrder(every=every, along="sum"),
     "inner-loop": lambda every: InnerLoop(every=every, reuse="detect"),
 }
 VOTES = {
