@@ -96,6 +96,29 @@ def join_samples(trees: Sequence[Tree]) -> Tree:
     return _map(join, *trees)
 
 
+def stack_samples(trees: Sequence[Tree]) -> Tree:
+    """One tree whose tensors have a new first dimension, one entry for each of the trees; other leaves are the first's.
+
+    >>> stack_samples([(torch.zeros(2), "a"), (torch.ones(2), "a")])
+    (tensor([[0., 0.],
+            [1., 1.]]), 'a')
+    """
+
+    def stack(*leaves: Any) -> Any:
+        return torch.stack(leaves) if isinstance(leaves[0], Tensor) else leaves[0]
+
+    return _map(stack, *trees)
+
+
+def unstack_samples(tree: Tree, count: int) -> list[Tree]:
+    """Undo a stack: one tree for each entry of the tensors' first dimension."""
+
+    def entry(index: int) -> Tree:
+        return _map(lambda leaf: leaf[index] if isinstance(leaf, Tensor) else leaf, tree)
+
+    return [entry(index) for index in range(count)]
+
+
 def clone_samples(tree: Tree) -> Tree:
     """Return the same tree with tensors of its own."""
 

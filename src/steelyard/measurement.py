@@ -1,5 +1,6 @@
 """What passes from a probe to a weighting."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -51,6 +52,14 @@ class Measurement:
         """A measurement in which every domain took part."""
         values = values.detach().to("cpu", torch.float64)
         return cls(values, torch.ones(len(values), dtype=torch.bool))
+
+    @classmethod
+    def by_name(cls, values: Mapping[str, Tensor], domains: Sequence[str]) -> "Measurement":
+        """A measurement of one number for each domain that is named, in the order of the domains."""
+        present = torch.tensor([name in values for name in domains])
+        measured = torch.zeros(len(domains), dtype=torch.float64)
+        measured[present] = torch.stack([values[name].detach().double() for name in domains if name in values]).cpu()
+        return cls(measured, present)
 
     @classmethod
     def nothing(cls, domains: int) -> "Measurement":
