@@ -8,6 +8,7 @@ such a list of the samples' names. All other leaves are shared by all samples: n
 
 import copy
 import itertools
+import operator
 from collections import UserDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -42,10 +43,9 @@ def count_samples(tree: Tree) -> int:
             lengths.add(_length(leaf))
         elif hasattr(leaf, "__array__") and not isinstance(leaf, Tensor):  # a NumPy array, for example
             raise TypeError(f"a batch must hold tensors; got {type(leaf).__name__}. torch.as_tensor makes one of it.")
-    if not lengths:
-        raise ValueError("every part of a batch must hold the same number of samples; got no tensor.")
-    if len(lengths) > 1:
-        raise ValueError(f"every part of a batch must hold the same number of samples; got lengths {sorted(lengths)}.")
+    if len(lengths) != 1:
+        fault = f"lengths {sorted(lengths)}" if lengths else "no tensor"
+        raise ValueError(f"every part of a batch must hold the same number of samples; got {fault}.")
     return lengths.pop()
 
 
@@ -70,8 +70,6 @@ def take_samples(tree: Tree, rows: slice | Sequence[int]) -> Tree:
 
 def can_join(trees: Sequence[Tree]) -> bool:
     """Return whether trees differ in nothing but the number and the values of their samples."""
-    if len(trees) < 2:
-        return True
     first = _signature(trees[0])
     return all(_signature(tree) == first for tree in trees[1:])
 
@@ -97,64 +95,42 @@ def join_samples(trees: Sequence[Tree]) -> Tree:
 
 
 def stack_samples(trees: Sequence[Tree]) -> Tree:
-    """One tree whose tensors have a new first dimension, one entry for each of the trees; other leaves are the first's.
+    """Return one tree whose tensors have a new first dimension, with one entry per tree. Other leaves are the first's.
 
     >>> stack_samples([(torch.zeros(2), "a"), (torch.ones(2), "a")])
     (tensor([[0., 0.],
             [1., 1.]]), 'a')
     """
-
-    def stack(*leaves: Any) -> Any:
-        return torch.stack(leaves) if isinstance(leaves[0], Tensor) else leaves[0]
-
-    return _map(stack, *trees)
+    return _map_tensors(lambda *tensors: torch.stack(tensors), *trees)
 
 
 def unstack_samples(tree: Tree, count: int) -> list[Tree]:
-    """Undo a stack: one tree for each entry of the tensors' first dimension."""
-
-    def entry(index: int) -> Tree:
-        return _map(lambda leaf: leaf[index] if isinstance(leaf, Tensor) else leaf, tree)
-
-    return [entry(index) for index in range(count)]
+    """Undo a stack: return one tree for each entry of the tensors' first dimension."""
+    return [_map_tensors(operator.itemgetter(entry), tree) for entry in range(count)]
 
 
 def clone_samples(tree: Tree) -> Tree:
     """Return the same tree with tensors of its own."""
-
-    def clone(leaf: Any) -> Any:
-        if isinstance(leaf, Tensor):
-            return leaf.clone()
-        return leaf
-
-    return _map(clone, tree)
+    return _map_tensors(Tensor.clone, tree)
 
 
 def detach_samples(tree: Tree) -> Tree:
     """Return the same tree outside automatic differentiation."""
-
-    def detach(leaf: Any) -> Any:
-        if isinstance(leaf, Tensor):
-            return leaf.detach()
-        return leaf
-
-    return _map(detach, tree)
+    return _map_tensors(Tensor.detach, tree)
 
 
 def differentiable_samples(tree: Tree) -> tuple[Tree, list[Tensor]]:
     """Return the same tree with tensors to differentiate for, and a list of these tensors."""
     copies: list[Tensor] = []
 
-    def prepare(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return leaf
-        if not (leaf.is_floating_point() or leaf.is_complex()):  # whole numbers have no derivative
-            return leaf
-        differentiable = leaf.detach().clone().requires_grad_()
+    def prepare(tensor: Tensor) -> Tensor:
+        if not (tensor.is_floating_point() or tensor.is_complex()):  # whole numbers have no derivative
+            return tensor
+        differentiable = tensor.detach().clone().requires_grad_()
         copies.append(differentiable)
         return differentiable
 
-    return _map(prepare, tree), copies
+    return _map_tensors(prepare, tree), copies
 
 
 def split_samples(tree: Tree, sizes: Sequence[int]) -> list[Tree]:
@@ -277,10 +253,9 @@ def _with_leaves(tree: Tree, leaves: Iterable[Any]) -> Tree:
 def _signature(tree: Tree) -> Any:
     """Return what must be equal for trees to be joined: structure, types, sizes of a sample and all shared leaves."""
     if isinstance(tree, Tensor):
-        kind = (tree.dtype, tree.device, tree.layout)
         if tree.dim() == 0:
-            return (*kind, "shared", tree.item())
-        return (*kind, tree.shape[1:])
+            return (tree.dtype, tree.device, tree.layout, "shared", tree.item())
+        return (tree.dtype, tree.device, tree.layout, tree.shape[1:])
     if _is_structure(tree):
         return (type(tree), *map(_signature, tree))
     if isinstance(tree, Mapping):
@@ -308,6 +283,17 @@ def _map(function: Callable[..., Any], first: Tree, *others: Tree) -> Tree:
             values[key] = _map(function, first[key], *[other[key] for other in others])
         return _mapping_like(first, values)
     return function(first, *others)
+
+
+def _map_tensors(function: Callable[..., Tensor], *trees: Tree) -> Tree:
+    """Do as `_map` does, but leave leaves that are not tensors as they are in the first tree."""
+
+    def map_leaf(first: Any, *others: Any) -> Any:
+        if not isinstance(first, Tensor):
+            return first
+        return function(first, *others)
+
+    return _map(map_leaf, *trees)
 
 
 def _mapping_like(mapping: Any, values: dict[str, Any]) -> Any:

@@ -55,11 +55,15 @@ class Measurement:
 
     @classmethod
     def by_name(cls, values: Mapping[str, Tensor], domains: Sequence[str]) -> "Measurement":
-        """A measurement of one number for each domain that is named, in the order of the domains."""
-        present = torch.tensor([name in values for name in domains])
-        measured = torch.zeros(len(domains), dtype=torch.float64)
-        measured[present] = torch.stack([values[name].detach().double() for name in domains if name in values]).cpu()
-        return cls(measured, present)
+        """A measurement of one number per domain; domains without a value did not take part."""
+        measurement = cls.nothing(len(domains))
+        in_order = []
+        for index, domain in enumerate(domains):
+            if domain in values:
+                measurement.present[index] = True
+                in_order.append(values[domain].detach().double())
+        measurement.values[measurement.present] = torch.stack(in_order).cpu()  # one copy from a GPU, not one per domain
+        return measurement
 
     @classmethod
     def nothing(cls, domains: int) -> "Measurement":
@@ -92,6 +96,3 @@ class Update:
 
     outcome: Outcome
     vote: int | None = None
-
-
-Verdict = Update
