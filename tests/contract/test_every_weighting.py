@@ -111,6 +111,23 @@ def test_a_value_that_is_not_finite_moves_nothing(name, domains, bad):
 
 
 @cases
+def test_the_value_of_an_absent_domain_does_not_matter(name, domains):
+    present = torch.ones(domains, dtype=torch.bool)
+    present[-1] = False
+    weights = []
+    for absent_value in (0.0, 7.0, float("nan")):
+        weighting = started(name, domains)
+        fed(weighting, measurements(domains, count=3))
+        for value in measurements(domains):
+            value[-1] = absent_value
+            if weighting.statistic is sy.Statistic.GRAMIAN:
+                value = value.diag()
+            weighting.observe(sy.Measurement(value, present))
+        weights.append(weighting.weights())
+    assert weights[0] == weights[1] == weights[2]
+
+
+@cases
 def test_renaming_the_domains_renames_the_weights(name, domains):
     if WEIGHTINGS[name].equivariant == "never":
         with pytest.raises(AssertionError):

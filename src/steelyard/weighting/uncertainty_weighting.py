@@ -55,7 +55,8 @@ class UncertaintyWeighting(Weighting):
     def _update(self, measurement: Measurement) -> Update:
         losses = measurement.values.to(self.log_variances.device)
         gradient = 0.5 * (1 - torch.exp(-self.log_variances) * losses)
-        self.adam.step(self.log_variances, gradient * measurement.present.to(gradient))  # 0 for an absent domain
+        gradient[~measurement.present.to(gradient.device)] = 0
+        self.adam.step(self.log_variances, gradient)
         return Update(Outcome.UPDATED)
 
     def extra_repr(self) -> str:
