@@ -201,9 +201,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
     faults = {}
     env = os.environ | {"MALLOC_MMAP_THRESHOLD_": "131072"}  # as it is at first; later it depends
-    for way in ("kept", "given back"):
-        found = subprocess.run([sys.executable, "-c", code, way], capture_output=True, text=True, check=True, env=env)
-        faults[way] = int(found.stdout)
+    for mode in ("kept", "given back"):
+        run = subprocess.run([sys.executable, "-c", code, mode], capture_output=True, text=True, check=True, env=env)
+        faults[mode] = int(run.stdout)
     assert faults["given back"] > 20_000 > 5_000 > faults["kept"]
 
 
@@ -218,19 +218,19 @@ def test_scalarizers_step(method):
         assert any(not torch.equal(a, b) for a, b in zip(before, task.model.parameters(), strict=True))
 
 
-@pytest.mark.parametrize("way", ["", peers.BY_DOMAIN])
+@pytest.mark.parametrize("variant", ["", peers.BY_DOMAIN])
 @pytest.mark.parametrize("method", ["MGDA", "CAGrad", "IMTLG", "AlignedMTL"])
-def test_aggregators_step_by_what_they_make_of_the_gradients(method, way):
+def test_aggregators_step_by_what_they_make_of_the_gradients(method, variant):
     """PCGrad goes through domains in a random order, and is left out."""
     pytest.importorskip("torchjd")
-    assert f"torchjd {method}{way}" in peers.peer_methods("mlp")
+    assert f"torchjd {method}{variant}" in peers.peer_methods("mlp")
     task = make_task("mlp", 3)
     parameters = list(task.model.parameters())
     rows = [torch.autograd.grad(task.loss(task.model(x), y), parameters) for x, y in task.batch.values()]
     expected = peers.make_aggregator(method)(torch.stack([torch.cat([g.flatten() for g in row]) for row in rows]))
-    peers.make_peer_step(f"torchjd {method}{way}", task)()
-    found = torch.cat([parameter.grad.flatten() for parameter in parameters])
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+    peers.make_peer_step(f"torchjd {method}{variant}", task)()
+    gradient = torch.cat([parameter.grad.flatten() for parameter in parameters])
+    torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-5)
 
 
 def test_peers_are_left_out_where_torchjd_is_missing(monkeypatch):
