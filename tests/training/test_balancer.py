@@ -274,7 +274,7 @@ def test_other_statistics_join_without_a_new_kind_of_class():
 
         def _update(self, measurement):
             self.shares.copy_(measurement.values / measurement.values.sum())
-            return sy.Verdict(sy.Outcome.UPDATED)
+            return sy.Update(sy.Outcome.UPDATED)
 
         def weights(self):
             return tuple(self.shares.tolist())

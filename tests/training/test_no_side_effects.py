@@ -62,7 +62,6 @@ PROBES = {
     "inner loop": sy.InnerLoop,
     "inner loop, detecting": partial(sy.InnerLoop, reuse="detect"),
     "first order": sy.FirstOrder,
-    "first order along the sum": partial(sy.FirstOrder, along="sum"),
 }
 every_probe = pytest.mark.parametrize("probe", PROBES.values(), ids=PROBES)
 

@@ -41,15 +41,15 @@ def test_only_the_window_counts():
 
 def test_a_tie_casts_no_vote():
     weighting = started(domains=3)
-    verdict = vote(weighting, 1.0, 2.0, 2.0)
-    assert verdict == sy.Verdict(sy.Outcome.TIE)
+    update = vote(weighting, 1.0, 2.0, 2.0)
+    assert update == sy.Update(sy.Outcome.TIE)
     assert weighting.weights() == (1 / 3, 1 / 3, 1 / 3)
 
 
 def test_a_domain_that_sits_out_cannot_win():
     weighting = started("conservative", domains=3)
-    verdict = weighting.observe(sy.Measurement(torch.tensor([1.0, 2.0, 99.0]), torch.tensor([True, True, False])))
-    assert verdict.vote == 1
+    update = weighting.observe(sy.Measurement(torch.tensor([1.0, 2.0, 99.0]), torch.tensor([True, True, False])))
+    assert update.vote == 1
 
 
 def test_a_vote_is_divided_where_a_domain_is_absent():
