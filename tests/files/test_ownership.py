@@ -7,7 +7,7 @@ import pytest
 
 import killed
 from steelyard.errors import UserError
-from steelyard.files import ownership, writing
+from steelyard.files import atomic, ownership
 from steelyard.files.ownership import is_whole, put, read_sealed, rewrite, sweep, take_away, withdraw
 
 CONTENT = {"Type": "Lesion", "Steelyard": {"Fingerprint": "a", "Numbers": [0.1, 2]}}
@@ -106,11 +106,11 @@ def killed_at(monkeypatch, step):
 
         return call
 
-    monkeypatch.setattr(writing.Path, "replace", fatal("rename", writing.Path.replace))
+    monkeypatch.setattr(atomic.Path, "replace", fatal("rename", atomic.Path.replace))
     monkeypatch.setattr(os, "fsync", fatal("write", os.fsync))
-    monkeypatch.setattr(writing, "remove", fatal("remove", writing.remove))
+    monkeypatch.setattr(atomic, "remove", fatal("remove", atomic.remove))
     monkeypatch.setattr(ownership, "remove", fatal("remove", ownership.remove))
-    for module in (writing, ownership):
+    for module in (atomic, ownership):
         monkeypatch.setattr(module, "discard", lambda unfinished: None)
     return done
 

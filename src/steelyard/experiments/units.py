@@ -11,7 +11,8 @@ from lightning.fabric import Fabric
 
 from steelyard.errors import UserError
 from steelyard.experiments.grids import GridConfig
-from steelyard.files.writing import refuse_links, write_bytes
+from steelyard.files.atomic import write_bytes
+from steelyard.files.destinations import refuse_links
 from steelyard.imaging.datasets.bids import Dataset
 from steelyard.imaging.datasets.domains import contrast_of
 from steelyard.imaging.evaluate.judging import judge_test_subjects

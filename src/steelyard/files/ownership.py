@@ -13,22 +13,11 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from steelyard.errors import UserError
+from steelyard.errors import UserError, reason
+from steelyard.files.atomic import discard, is_orphan, is_unfinished, remove, rename, stage, write_bytes
+from steelyard.files.destinations import first_link, refuse_links
 from steelyard.files.provenance import digest
-from steelyard.files.records import read_json, read_object
-from steelyard.files.writing import (
-    discard,
-    first_link,
-    is_orphan,
-    is_unfinished,
-    reason,
-    refuse_links,
-    remove,
-    rename,
-    stage,
-    write_bytes,
-    write_json,
-)
+from steelyard.files.records import read_json, read_object, write_json
 
 WITHDRAWN = ".withdrawn"
 """Where files go that have lost their source or are in the way."""

@@ -4,13 +4,15 @@ Whatever a file holds, its reader gets plain values of bounded depth and size, o
 """
 
 import csv
+import io
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from steelyard.errors import UserError
+from steelyard.files.atomic import write_text
 from steelyard.files.checks import brief
 
 Cells = dict[str, str]
@@ -157,3 +159,22 @@ def _without_nul(lines: Iterable[str]) -> Iterator[str]:
         if "\0" in line:
             raise ValueError("a NUL character")
         yield line
+
+
+def as_csv(rows: Sequence[Mapping[str, object]]) -> str:
+    """Return rows of one kind as a table."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def as_json(content: Mapping[str, Any]) -> str:
+    """Return a JSON object, indented, keys in the order given."""
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def write_json(path: Path, content: Mapping[str, Any], *, within: Path | None = None) -> None:
+    """Write a JSON file."""
+    write_text(path, as_json(content), within=within)

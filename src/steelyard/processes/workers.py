@@ -14,8 +14,7 @@ from typing import Literal, Protocol, TypeVar
 import SimpleITK as sitk
 import torch
 
-from steelyard.errors import UserError, one_line
-from steelyard.files.writing import reason
+from steelyard.errors import UserError, one_line, reason
 from steelyard.processes.children import end_with_parent, starting_children
 
 _MOST_WORKERS = 16  # whatever the number of cores

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 
-from steelyard.errors import UserError
+from steelyard.errors import UserError, reason
 from steelyard.files.records import read_object
 from steelyard.files.regular_files import open_regular
-from steelyard.files.writing import reason
 
 GENERATOR, PREDICTOR = "steelyard preprocess", "steelyard predict"
 """Under these names our derivatives are kept; they are never read as somebody's masks."""

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from steelyard.errors import UserError, one_line
+from steelyard.errors import UserError, one_line, reason
+from steelyard.files.atomic import is_unfinished
+from steelyard.files.destinations import first_link, refuse_links
+from steelyard.files.locks import lock_folder
 from steelyard.files.ownership import LEDGER, WITHDRAWN, rewrite, sweep, tell_moved, withdraw
 from steelyard.files.provenance import versions
-from steelyard.files.writing import as_json, first_link, holding, is_unfinished, reason, refuse_links
+from steelyard.files.records import as_json
 from steelyard.imaging.datasets.bids import written_by
 from steelyard.processes.workers import Outcome
 
@@ -50,7 +53,7 @@ def claim(out: Path, kind: Kind, *, sources: Sequence[Path], links: Mapping[str,
     Raises:
         UserError: It is an input, a file, another's work, in use by another run, or cannot be written.
     """
-    with holding(out):
+    with lock_folder(out):
         try:
             _check(out, kind, sources)
             sweep(out)

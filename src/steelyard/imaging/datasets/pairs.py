@@ -5,8 +5,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from steelyard.errors import UserError
-from steelyard.files.writing import reason
+from steelyard.errors import UserError, reason
 from steelyard.imaging.datasets.bids import Dataset, Found, Subject, ambiguity, assemble, bids_label, is_folder, settle
 
 _NAME = "{subject}"

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from steelyard.errors import UserError
-from steelyard.files.writing import as_csv, write_text
+from steelyard.files.atomic import write_text
+from steelyard.files.records import as_csv
 from steelyard.imaging.datasets.bids import Dataset
 from steelyard.imaging.datasets.domains import contrast_of
 from steelyard.imaging.evaluate.evaluation import Score, domain_names, evaluate

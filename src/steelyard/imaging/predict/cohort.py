@@ -6,10 +6,10 @@ from functools import lru_cache
 from pathlib import Path
 from time import perf_counter
 
-from steelyard.errors import UserError, one_line
+from steelyard.errors import UserError, one_line, reason
+from steelyard.files.destinations import refuse_links
 from steelyard.files.ownership import is_whole, tell_moved
 from steelyard.files.provenance import digest, versions
-from steelyard.files.writing import reason, refuse_links
 from steelyard.imaging.datasets.derivatives import claim, page_failed, put_away, write_top
 from steelyard.imaging.predict import outputs
 from steelyard.imaging.predict.mosaic import draw_mosaic

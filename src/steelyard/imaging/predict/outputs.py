@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from steelyard.errors import one_line
+from steelyard.files.destinations import first_link
 from steelyard.files.ownership import Pack, put, read_sealed
 from steelyard.files.provenance import versions
-from steelyard.files.writing import as_json, first_link, pack_nifti
+from steelyard.files.records import as_json
 from steelyard.imaging.datasets.bids import PREDICTOR
 from steelyard.imaging.datasets.derivatives import FIGURES, Kind, visits
 from steelyard.imaging.predict.options import REVISION, Options
@@ -23,7 +24,7 @@ from steelyard.imaging.predict.pipeline import Prediction
 from steelyard.imaging.predict.scans import Scan
 from steelyard.imaging.predict.table import Row, read_row
 from steelyard.imaging.preprocess.settings import REVISION as PREPARED
-from steelyard.imaging.scans.nifti import read_header
+from steelyard.imaging.scans.nifti import pack_nifti, read_header
 from steelyard.imaging.scans.volumes import Volume, turned_back
 
 TABLE = "volumes.csv"

@@ -8,8 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
-from steelyard.errors import UserError
-from steelyard.files.writing import reason
+from steelyard.errors import UserError, reason
 from steelyard.imaging.datasets.bids import SUFFIX, bids_label, is_folder, leads_in_circle, settle
 
 Contrast = Literal["flair", "t1", "both"]

@@ -8,9 +8,9 @@ from pathlib import Path
 from time import perf_counter
 
 from steelyard.errors import UserError
+from steelyard.files.destinations import refuse_links
 from steelyard.files.ownership import is_whole, tell_moved
 from steelyard.files.provenance import versions
-from steelyard.files.writing import refuse_links
 from steelyard.imaging.datasets.bids import Dataset, Subject
 from steelyard.imaging.datasets.copies import refuse_copies
 from steelyard.imaging.datasets.derivatives import claim, page_failed, put_away, write_top

@@ -9,12 +9,13 @@ import numpy as np
 
 from steelyard.errors import UserError
 from steelyard.files.ownership import Pack, put, read_sealed, take_away, withdraw
-from steelyard.files.writing import as_json, pack_nifti
+from steelyard.files.records import as_json
 from steelyard.imaging.datasets.bids import GENERATOR, SUFFIX, Subject
 from steelyard.imaging.datasets.derivatives import FIGURES, Kind, visits
 from steelyard.imaging.preprocess import record
 from steelyard.imaging.preprocess.pipeline import Prepared
 from steelyard.imaging.scans.grids import itk_text
+from steelyard.imaging.scans.nifti import pack_nifti
 
 KIND = Kind(
     generator=GENERATOR,
