@@ -17,7 +17,7 @@ from steelyard.files.ownership import LEDGER, WITHDRAWN, rewrite, sweep, tell_mo
 from steelyard.files.provenance import versions
 from steelyard.files.records import as_json
 from steelyard.imaging.datasets.bids import written_by
-from steelyard.processes.workers import Outcome
+from steelyard.processes.workers import JobResult
 
 FIGURES = "figures"
 """Where the pictures lie."""
@@ -110,7 +110,7 @@ def _link(out: Path, source: Path) -> str:
         return source.resolve().as_uri()
 
 
-def put_away(outcome: Outcome, out: Path, files: Iterable[Path]) -> Outcome:
+def put_away(outcome: JobResult, out: Path, files: Iterable[Path]) -> JobResult:
     """Put what earlier runs wrote of something that failed out of sight, and say so."""
     try:
         moved = withdraw(out, files)
@@ -124,10 +124,10 @@ def put_away(outcome: Outcome, out: Path, files: Iterable[Path]) -> Outcome:
     return replace(outcome, message=one_line(f"{outcome.message.removesuffix('.')}; {remark}."))
 
 
-def page_failed(error: UserError | OSError) -> Outcome:
+def page_failed(error: UserError | OSError) -> JobResult:
     """Return the outcome of a page that could not be written."""
     why = reason(error) if isinstance(error, OSError) else str(error).removesuffix(".")
-    return Outcome("index.html", "failed", f"the page of the cohort could not be written: {why}.")
+    return JobResult("index.html", "failed", f"the page of the cohort could not be written: {why}.")
 
 
 def visits(out: Path) -> list[Path]:

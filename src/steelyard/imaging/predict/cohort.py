@@ -19,7 +19,7 @@ from steelyard.imaging.predict.pipeline import predict_scan
 from steelyard.imaging.predict.scans import Scan
 from steelyard.imaging.predict.table import Row, write_table
 from steelyard.imaging.predict.trained_network import Model, load_model
-from steelyard.processes.workers import Outcome, check_workers, run_jobs
+from steelyard.processes.workers import JobResult, check_workers, run_jobs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class _Job:
 
 def predict(
     network: Network, scans: Sequence[Scan], out: Path, *, options: Options, workers: int = 1
-) -> Iterator[Outcome]:
+) -> Iterator[JobResult]:
     """Find the lesions of every scan and yield each outcome as it comes.
 
     A scan whose content, model and options are those of an earlier run is left as it is. What earlier runs wrote of
@@ -66,7 +66,7 @@ def predict(
         yield from _predict([_Job(scan, out, network, options) for scan in scans], out, workers)
 
 
-def _predict(jobs: Sequence[_Job], out: Path, workers: int) -> Iterator[Outcome]:
+def _predict(jobs: Sequence[_Job], out: Path, workers: int) -> Iterator[JobResult]:
     scans = {job.key: job.scan for job in jobs}
     failures: dict[str, str] = {}
     for outcome in run_jobs(_work, jobs, workers=workers):
@@ -87,7 +87,7 @@ def _loaded(network: Network) -> Model:
     return load_model(network.run, model=network.model)
 
 
-def _work(job: _Job) -> Outcome:
+def _work(job: _Job) -> JobResult:
     if job.scan.fault is not None:
         raise UserError(job.scan.fault)
     start = perf_counter()
@@ -101,7 +101,7 @@ def _work(job: _Job) -> Outcome:
     refuse_links(record.parent, within=job.out)
     earlier = outputs.read_record(record, job.out)
     if earlier is not None and earlier[0] == mark and is_whole(job.out, record):
-        return Outcome(job.key, "unchanged")
+        return JobResult(job.key, "unchanged")
     found = predict_scan(job.scan.path, model, job.options)
     row = outputs.describe(job.scan, found, about=model.about, options=job.options)
     picture = draw_mosaic(found, row)
@@ -116,7 +116,7 @@ def _work(job: _Job) -> Outcome:
         "Seconds": seconds | {"total": round(perf_counter() - start, 2)},
     }
     moved = outputs.write_scan(job.out, job.scan, found, common=common, picture=picture)
-    return Outcome(job.key, "done", tell_moved(moved, job.out))
+    return JobResult(job.key, "done", tell_moved(moved, job.out))
 
 
 def _failed(scan: Scan, message: str) -> Row:
