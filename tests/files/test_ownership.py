@@ -8,7 +8,7 @@ import pytest
 import killed
 from steelyard.errors import UserError
 from steelyard.files import atomic, ownership
-from steelyard.files.ownership import is_whole, put, read_sealed, rewrite, sweep, take_away, withdraw
+from steelyard.files.ownership import delete_results, is_whole, put, read_sealed, rewrite, sweep, withdraw
 
 CONTENT = {"Type": "Lesion", "Steelyard": {"Fingerprint": "a", "Numbers": [0.1, 2]}}
 
@@ -85,7 +85,7 @@ def test_names_in_a_record_lead_nowhere_else(out, name, monkeypatch):
     record = out / "record.json"
     known = ownership.digest(outside)
     record.write_text(json.dumps(ownership._sealed({"Steelyard": {}}, {name: known})))
-    take_away(out, record)
+    delete_results(out, record)
     assert outside.read_text() == "precious"
 
 
@@ -179,7 +179,7 @@ def test_nothing_is_written_or_deleted_through_a_link(out, tmp_path, linked):
     (out / linked).rename(tmp_path / "elsewhere")
     (out / linked).symlink_to(tmp_path / "elsewhere")
     before = contents(tmp_path / "elsewhere")
-    for action in (lambda: write(out, 2), lambda: take_away(out, record), lambda: withdraw(out, [mask])):
+    for action in (lambda: write(out, 2), lambda: delete_results(out, record), lambda: withdraw(out, [mask])):
         with pytest.raises(UserError, match=f"{linked}: is a link"):
             action()
     sweep(out)

@@ -88,7 +88,7 @@ def put(out: Path, record: Path, plan: Mapping[Path, Pack], content: Mapping[str
     return moved
 
 
-def take_away(out: Path, record: Path) -> list[Path]:
+def delete_results(out: Path, record: Path) -> list[Path]:
     """Delete a record and its results; return what was changed since and therefore moved."""
     settle(out, record)
     earlier = _listed(out, record)

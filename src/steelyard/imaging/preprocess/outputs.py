@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from steelyard.errors import UserError
-from steelyard.files.ownership import Pack, put, read_sealed, take_away, withdraw
+from steelyard.files.ownership import Pack, delete_results, put, read_sealed, withdraw
 from steelyard.files.records import as_json
 from steelyard.imaging.datasets.bids import GENERATOR, SUFFIX, Subject
 from steelyard.imaging.datasets.derivatives import FIGURES, Kind, visits
@@ -77,7 +77,7 @@ def write_subject(out: Path, subject: Subject, done: Prepared, *, common: dict[s
     for other in _records(out, subject.key):  # of when the subject had other scans
         if other in {path, *plan}:
             continue
-        moved += take_away(out, other) if read_sealed(other) else withdraw(out, _files_in_record(out, other))
+        moved += delete_results(out, other) if read_sealed(other) else withdraw(out, _files_in_record(out, other))
     return moved + put(out, path, plan, record.sidecar(main, done, common))
 
 
