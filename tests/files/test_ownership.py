@@ -8,7 +8,7 @@ import pytest
 import killed
 from steelyard.errors import UserError
 from steelyard.files import atomic, ownership
-from steelyard.files.ownership import delete_results, is_whole, put, read_sealed, rewrite, sweep, withdraw
+from steelyard.files.ownership import delete_results, is_intact, put, read_sealed, rewrite, sweep, withdraw
 
 CONTENT = {"Type": "Lesion", "Steelyard": {"Fingerprint": "a", "Numbers": [0.1, 2]}}
 
@@ -38,7 +38,7 @@ def contents(out):
 def test_results_are_replaced_and_what_is_no_longer_among_them_is_deleted(out):
     record, mask, other = paths(out, "record.json", "mask", "map")
     assert write(out, 1) == []
-    assert is_whole(out, record)
+    assert is_intact(out, record)
     assert read_sealed(record)["Numbers"] == [0.1, 2]
     assert write(out, 2, names=("mask",)) == []
     assert mask.read_bytes() == b"mask 2"
@@ -51,7 +51,7 @@ def test_a_file_that_was_changed_is_moved_and_never_replaces_what_was_moved_befo
     write(out, 1)
     for number in (1, 2):
         mask.write_text(f"corrected {number}")
-        assert not is_whole(out, record)
+        assert not is_intact(out, record)
         assert write(out, 2) == [mask]
     moved = out / ".withdrawn" / "sub-1" / "anat"
     assert (moved / "mask").read_text() == "corrected 1"
@@ -135,10 +135,10 @@ def test_a_run_that_is_killed_leaves_nothing_that_is_not_known(out, monkeypatch,
     assert after.pop("mine") == b"mine"
     assert b"corrected" in (after.pop("mask") if not moved.exists() else moved.read_bytes(), b"")
     assert not [name for name in after if name.startswith(".")]
-    if is_whole(out, record):
+    if is_intact(out, record):
         assert set(after) == {"record.json", "map", "mask"} if "old" not in after else {"record.json", "map", "old"}
     write(out, 2)
-    assert is_whole(out, record)
+    assert is_intact(out, record)
     assert {path.name for path in record.parent.iterdir()} == {"record.json", "mask", "map", "mine"}
     assert moved.read_text() == "corrected"
 

@@ -45,7 +45,7 @@ def read_sealed(record: Path) -> dict[str, Any] | None:
     return None
 
 
-def is_whole(out: Path, record: Path) -> bool:
+def is_intact(out: Path, record: Path) -> bool:
     """Whether a record is as it was written, and so is every file that it lists."""
     files = _listed(out, record)
     return bool(files) and all(_is_unchanged(out, path, {expected}) for path, expected in files.items())
@@ -104,7 +104,7 @@ def settle(out: Path, record: Path) -> None:
     unfinished = _listed(out, twin)
     if not unfinished:
         return
-    if not is_whole(out, record):
+    if not is_intact(out, record):
         earlier = _listed(out, record)
         for path in {*earlier, *unfinished}:
             if _is_unchanged(out, path, {earlier.get(path), unfinished.get(path)}):

@@ -8,7 +8,7 @@ from time import perf_counter
 
 from steelyard.errors import UserError, one_line, reason
 from steelyard.files.destinations import refuse_links
-from steelyard.files.ownership import is_whole, tell_moved
+from steelyard.files.ownership import is_intact, tell_moved
 from steelyard.files.provenance import digest, versions
 from steelyard.imaging.datasets.derivatives import claim, page_failed, put_away, write_top
 from steelyard.imaging.predict import outputs
@@ -100,7 +100,7 @@ def _work(job: _Job) -> JobResult:
     record = outputs.record_path(job.out, job.scan)
     refuse_links(record.parent, within=job.out)
     earlier = outputs.read_record(record, job.out)
-    if earlier is not None and earlier[0] == mark and is_whole(job.out, record):
+    if earlier is not None and earlier[0] == mark and is_intact(job.out, record):
         return JobResult(job.key, "unchanged")
     found = predict_scan(job.scan.path, model, job.options)
     row = outputs.describe(job.scan, found, about=model.about, options=job.options)

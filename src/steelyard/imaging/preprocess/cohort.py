@@ -9,7 +9,7 @@ from time import perf_counter
 
 from steelyard.errors import UserError
 from steelyard.files.destinations import refuse_links
-from steelyard.files.ownership import is_whole, tell_moved
+from steelyard.files.ownership import is_intact, tell_moved
 from steelyard.files.provenance import versions
 from steelyard.imaging.datasets.bids import Dataset, Subject
 from steelyard.imaging.datasets.copies import refuse_copies
@@ -81,7 +81,7 @@ def _prepare_and_write(job: _Job) -> JobResult:
     refuse_links(job.out / subject.folder, within=job.out)
     earlier = outputs.read_record(job.out, subject)
     path = outputs.record_path(job.out, subject)
-    if earlier is not None and earlier.fingerprint == mark and is_whole(job.out, path):
+    if earlier is not None and earlier.fingerprint == mark and is_intact(job.out, path):
         return JobResult(subject.key, "unchanged")
     done = prepare(subject, job.settings)
     picture = draw_mosaic(done, f"{subject.key}")
