@@ -170,7 +170,7 @@ def withdraw(out: Path, files: Iterable[Path]) -> list[Path]:
     return listed
 
 
-def tell_moved(moved: Iterable[Path], out: Path) -> str:
+def moved_message(moved: Iterable[Path], out: Path) -> str:
     """Say in one line what was moved away; nothing if nothing was."""
     names = ", ".join(path.name for path in moved)
     return f"{names}: changed by somebody else, moved to {out / WITHDRAWN}." if names else ""

@@ -8,7 +8,7 @@ from time import perf_counter
 
 from steelyard.errors import UserError, one_line, reason
 from steelyard.files.destinations import refuse_links
-from steelyard.files.ownership import is_intact, tell_moved
+from steelyard.files.ownership import is_intact, moved_message
 from steelyard.files.provenance import digest, versions
 from steelyard.imaging.datasets.derivatives import claim, page_failed, put_away, write_top
 from steelyard.imaging.predict import outputs
@@ -116,7 +116,7 @@ def _work(job: _Job) -> JobResult:
         "Seconds": seconds | {"total": round(perf_counter() - start, 2)},
     }
     moved = outputs.write_scan(job.out, job.scan, found, common=common, picture=picture)
-    return JobResult(job.key, "done", tell_moved(moved, job.out))
+    return JobResult(job.key, "done", moved_message(moved, job.out))
 
 
 def _failed(scan: Scan, message: str) -> Row:

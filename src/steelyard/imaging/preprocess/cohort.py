@@ -9,7 +9,7 @@ from time import perf_counter
 
 from steelyard.errors import UserError
 from steelyard.files.destinations import refuse_links
-from steelyard.files.ownership import is_intact, tell_moved
+from steelyard.files.ownership import is_intact, moved_message
 from steelyard.files.provenance import versions
 from steelyard.imaging.datasets.bids import Dataset, Subject
 from steelyard.imaging.datasets.copies import refuse_copies
@@ -95,7 +95,7 @@ def _prepare_and_write(job: _Job) -> JobResult:
         "Seconds": seconds | {"total": round(perf_counter() - start, 2)},
     }
     moved = outputs.write_subject(job.out, subject, done, common=common, picture=picture)
-    return JobResult(subject.key, "done", tell_moved(moved, job.out))
+    return JobResult(subject.key, "done", moved_message(moved, job.out))
 
 
 def _write_page(dataset: Dataset, out: Path, outcomes: Sequence[JobResult], notes: Sequence[str]) -> None:
