@@ -110,7 +110,7 @@ def _link(out: Path, source: Path) -> str:
         return source.resolve().as_uri()
 
 
-def put_away(outcome: JobResult, out: Path, files: Iterable[Path]) -> JobResult:
+def withdraw_outputs(outcome: JobResult, out: Path, files: Iterable[Path]) -> JobResult:
     """Put what earlier runs wrote of something that failed out of sight, and say so."""
     try:
         moved = withdraw(out, files)

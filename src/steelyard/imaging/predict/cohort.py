@@ -10,7 +10,7 @@ from steelyard.errors import UserError, one_line, reason
 from steelyard.files.destinations import refuse_links
 from steelyard.files.ownership import is_intact, moved_message
 from steelyard.files.provenance import digest, versions
-from steelyard.imaging.datasets.derivatives import claim, page_failed, put_away, write_top
+from steelyard.imaging.datasets.derivatives import claim, page_failed, withdraw_outputs, write_top
 from steelyard.imaging.predict import outputs
 from steelyard.imaging.predict.mosaic import draw_mosaic
 from steelyard.imaging.predict.options import Options
@@ -73,7 +73,7 @@ def _predict(jobs: Sequence[_Job], out: Path, workers: int) -> Iterator[JobResul
         told = outcome
         if outcome.status == "failed":
             record = outputs.record_path(out, scans[outcome.key])
-            told = put_away(outcome, out, outputs.files_of(record, out))
+            told = withdraw_outputs(outcome, out, outputs.files_of(record, out))
             failures[outcome.key] = told.message
         yield told
     try:

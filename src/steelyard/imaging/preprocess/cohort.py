@@ -13,7 +13,7 @@ from steelyard.files.ownership import is_intact, moved_message
 from steelyard.files.provenance import versions
 from steelyard.imaging.datasets.bids import Dataset, Subject
 from steelyard.imaging.datasets.copies import refuse_copies
-from steelyard.imaging.datasets.derivatives import claim, page_failed, put_away, write_top
+from steelyard.imaging.datasets.derivatives import claim, page_failed, withdraw_outputs, write_top
 from steelyard.imaging.preprocess import outputs, record
 from steelyard.imaging.preprocess.mosaic import draw_mosaic
 from steelyard.imaging.preprocess.page import Entry, render_page
@@ -70,7 +70,7 @@ def _preprocess(dataset: Dataset, out: Path, settings: Settings, workers: int) -
 
 
 def _withdrawn(outcome: JobResult, out: Path) -> JobResult:
-    return put_away(outcome, out, outputs.files_of(out, outcome.key))
+    return withdraw_outputs(outcome, out, outputs.files_of(out, outcome.key))
 
 
 def _prepare_and_write(job: _Job) -> JobResult:
