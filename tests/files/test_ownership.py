@@ -8,7 +8,7 @@ import pytest
 import killed
 from steelyard.errors import UserError
 from steelyard.files import atomic, ownership
-from steelyard.files.ownership import delete_results, is_intact, put, read_sealed, rewrite, sweep, withdraw
+from steelyard.files.ownership import delete_results, is_intact, read_sealed, rewrite, sweep, withdraw, write_results
 
 CONTENT = {"Type": "Lesion", "Steelyard": {"Fingerprint": "a", "Numbers": [0.1, 2]}}
 
@@ -28,7 +28,7 @@ def write(out, version, names=("mask", "map")):
     """Write results of a version; the record lies beside them."""
     record, *files = paths(out, "record.json", *names)
     plan = {path: f"{path.name} {version}".encode for path in files}
-    return put(out, record, plan, CONTENT)
+    return write_results(out, record, plan, CONTENT)
 
 
 def contents(out):

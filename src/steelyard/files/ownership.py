@@ -51,7 +51,7 @@ def is_intact(out: Path, record: Path) -> bool:
     return bool(files) and all(_is_unchanged(out, path, {expected}) for path, expected in files.items())
 
 
-def put(out: Path, record: Path, plan: Mapping[Path, Pack], content: Mapping[str, Any]) -> list[Path]:
+def write_results(out: Path, record: Path, plan: Mapping[Path, Pack], content: Mapping[str, Any]) -> list[Path]:
     """Write results and their record in place of those that an earlier run wrote; return what was moved away.
 
     Args:

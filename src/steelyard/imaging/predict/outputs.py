@@ -14,7 +14,7 @@ import numpy as np
 
 from steelyard.errors import one_line
 from steelyard.files.destinations import first_link
-from steelyard.files.ownership import Pack, put, read_sealed
+from steelyard.files.ownership import Pack, read_sealed, write_results
 from steelyard.files.provenance import versions
 from steelyard.files.records import as_json
 from steelyard.imaging.datasets.bids import PREDICTOR
@@ -106,7 +106,7 @@ def write_scan(out: Path, scan: Scan, found: Prediction, *, common: Mapping[str,
         figure: lambda: picture,
     }
     content = {"Type": "Lesion", **beside, "Steelyard": {**common, "Versions": versions()}}
-    return put(out, record, plan, content)
+    return write_results(out, record, plan, content)
 
 
 def _packed(volume: Volume, kind: type[np.generic], own: Volume, header: Any) -> bytes:

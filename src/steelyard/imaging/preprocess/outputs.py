@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from steelyard.errors import UserError
-from steelyard.files.ownership import Pack, delete_results, put, read_sealed, withdraw
+from steelyard.files.ownership import Pack, delete_results, read_sealed, withdraw, write_results
 from steelyard.files.records import as_json
 from steelyard.imaging.datasets.bids import GENERATOR, SUFFIX, Subject
 from steelyard.imaging.datasets.derivatives import FIGURES, Kind, visits
@@ -78,7 +78,7 @@ def write_subject(out: Path, subject: Subject, done: Prepared, *, common: dict[s
         if other in {path, *plan}:
             continue
         moved += delete_results(out, other) if read_sealed(other) else withdraw(out, _files_in_record(out, other))
-    return moved + put(out, path, plan, record.sidecar(main, done, common))
+    return moved + write_results(out, path, plan, record.sidecar(main, done, common))
 
 
 def written_files(out: Path) -> dict[str, list[Path]]:
