@@ -8,7 +8,15 @@ import pytest
 import killed
 from steelyard.errors import UserError
 from steelyard.files import atomic, ownership
-from steelyard.files.ownership import delete_results, is_intact, read_sealed, rewrite, sweep, withdraw, write_results
+from steelyard.files.ownership import (
+    delete_results,
+    discard_unfinished,
+    is_intact,
+    read_sealed,
+    rewrite,
+    withdraw,
+    write_results,
+)
 
 CONTENT = {"Type": "Lesion", "Steelyard": {"Fingerprint": "a", "Numbers": [0.1, 2]}}
 
@@ -129,7 +137,7 @@ def test_a_run_that_is_killed_leaves_nothing_that_is_not_known(out, monkeypatch,
             assert step >= len(done)
         except Killed:
             assert step < len(done)
-    sweep(out)
+    discard_unfinished(out)
     after = {name.rpartition("/")[2]: held for name, held in contents(out).items() if "withdrawn" not in name}
     moved = out / ".withdrawn" / "sub-1" / "anat" / "mask"
     assert after.pop("mine") == b"mine"
@@ -159,7 +167,7 @@ def test_unfinished_names_are_swept_and_others_are_not(out):
     for path in (swept, *mine):
         path.parent.mkdir(exist_ok=True)
         path.touch()
-    sweep(out)
+    discard_unfinished(out)
     assert {path for path in out.rglob("*") if path.is_file()} == set(mine)
 
 
@@ -182,7 +190,7 @@ def test_nothing_is_written_or_deleted_through_a_link(out, tmp_path, linked):
     for action in (lambda: write(out, 2), lambda: delete_results(out, record), lambda: withdraw(out, [mask])):
         with pytest.raises(UserError, match=f"{linked}: is a link"):
             action()
-    sweep(out)
+    discard_unfinished(out)
     assert contents(tmp_path / "elsewhere") == before
 
 

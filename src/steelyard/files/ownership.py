@@ -114,7 +114,7 @@ def settle(out: Path, record: Path) -> None:
     remove(twin, within=out)
 
 
-def sweep(out: Path) -> None:
+def discard_unfinished(out: Path) -> None:
     """Remove everything that killed runs left unfinished.
 
     Raises:

@@ -13,7 +13,7 @@ from steelyard.errors import UserError, one_line, reason
 from steelyard.files.atomic import is_unfinished
 from steelyard.files.destinations import first_link, refuse_links
 from steelyard.files.locks import lock_folder
-from steelyard.files.ownership import LEDGER, WITHDRAWN, moved_message, rewrite, sweep, withdraw
+from steelyard.files.ownership import LEDGER, WITHDRAWN, discard_unfinished, moved_message, rewrite, withdraw
 from steelyard.files.provenance import versions
 from steelyard.files.records import as_json
 from steelyard.imaging.datasets.bids import written_by
@@ -56,7 +56,7 @@ def claim(out: Path, kind: Kind, *, sources: Sequence[Path], links: Mapping[str,
     with lock_folder(out):
         try:
             _check(out, kind, sources)
-            sweep(out)
+            discard_unfinished(out)
             _describe(out, kind, links or {})
         except OSError as error:
             raise UserError(f"{out}: {reason(error)}; nothing was written.") from error
