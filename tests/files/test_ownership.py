@@ -13,7 +13,7 @@ from steelyard.files.ownership import (
     discard_unfinished,
     is_intact,
     read_sealed,
-    rewrite,
+    replace_top_file,
     withdraw,
     write_results,
 )
@@ -173,9 +173,9 @@ def test_unfinished_names_are_swept_and_others_are_not(out):
 
 def test_files_about_the_whole_folder_are_written_anew_unless_somebody_changed_them(out):
     table = out / "volumes.csv"
-    assert [rewrite(out, "volumes.csv", text) for text in ("a", "a", "b", "a")] == [[]] * 4
+    assert [replace_top_file(out, "volumes.csv", text) for text in ("a", "a", "b", "a")] == [[]] * 4
     table.write_text("a, with my notes")
-    assert rewrite(out, "volumes.csv", "c") == [table]
+    assert replace_top_file(out, "volumes.csv", "c") == [table]
     assert (out / ".withdrawn" / "volumes.csv").read_text() == "a, with my notes"
     assert table.read_text() == "c"
 

@@ -129,7 +129,7 @@ def discard_unfinished(out: Path) -> None:
                 remove(path, within=out)
 
 
-def rewrite(out: Path, name: str, text: str) -> list[Path]:
+def replace_top_file(out: Path, name: str, text: str) -> list[Path]:
     """Write a file about the whole folder anew; return it if somebody changed it, and it was therefore moved."""
     path, packed = out / name, text.encode()
     ledger = _read_ledger(out)

@@ -13,7 +13,7 @@ from steelyard.errors import UserError, one_line, reason
 from steelyard.files.atomic import is_unfinished
 from steelyard.files.destinations import first_link, refuse_links
 from steelyard.files.locks import lock_folder
-from steelyard.files.ownership import LEDGER, WITHDRAWN, discard_unfinished, moved_message, rewrite, withdraw
+from steelyard.files.ownership import LEDGER, WITHDRAWN, discard_unfinished, moved_message, replace_top_file, withdraw
 from steelyard.files.provenance import versions
 from steelyard.files.records import as_json
 from steelyard.imaging.datasets.bids import written_by
@@ -96,7 +96,7 @@ def _describe(out: Path, kind: Kind, links: Mapping[str, Path]) -> None:
 
 def write_top(out: Path, name: str, text: str) -> None:
     """Write a file about the whole folder; one that somebody changed is moved out of the way, and told."""
-    moved = rewrite(out, name, text)
+    moved = replace_top_file(out, name, text)
     if moved:
         logging.getLogger(__name__).warning(moved_message(moved, out))
 
