@@ -41,7 +41,9 @@ class Kind:
 
 
 @contextmanager
-def claim(out: Path, kind: Kind, *, sources: Sequence[Path], links: Mapping[str, Path] | None = None) -> Iterator[None]:
+def lock_derivatives(
+    out: Path, kind: Kind, *, sources: Sequence[Path], links: Mapping[str, Path] | None = None
+) -> Iterator[None]:
     """Make a folder ours and keep other runs out of it, or refuse to touch somebody else's.
 
     Args:

@@ -10,7 +10,7 @@ from steelyard.errors import UserError, one_line, reason
 from steelyard.files.destinations import refuse_links
 from steelyard.files.ownership import is_intact, moved_message
 from steelyard.files.provenance import digest, versions
-from steelyard.imaging.datasets.derivatives import claim, page_failed, withdraw_outputs, write_top
+from steelyard.imaging.datasets.derivatives import lock_derivatives, page_failed, withdraw_outputs, write_top
 from steelyard.imaging.predict import outputs
 from steelyard.imaging.predict.mosaic import draw_mosaic
 from steelyard.imaging.predict.options import Options
@@ -62,7 +62,7 @@ def predict(
     check_workers(workers)
     _loaded.cache_clear()
     _loaded(network)
-    with claim(out, outputs.KIND, sources=[network.run, *(scan.path for scan in scans)]):
+    with lock_derivatives(out, outputs.KIND, sources=[network.run, *(scan.path for scan in scans)]):
         yield from _predict([_Job(scan, out, network, options) for scan in scans], out, workers)
 
 

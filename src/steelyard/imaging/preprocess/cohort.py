@@ -13,7 +13,7 @@ from steelyard.files.ownership import is_intact, moved_message
 from steelyard.files.provenance import versions
 from steelyard.imaging.datasets.bids import Dataset, Subject
 from steelyard.imaging.datasets.copies import refuse_copies
-from steelyard.imaging.datasets.derivatives import claim, page_failed, withdraw_outputs, write_top
+from steelyard.imaging.datasets.derivatives import lock_derivatives, page_failed, withdraw_outputs, write_top
 from steelyard.imaging.preprocess import outputs, record
 from steelyard.imaging.preprocess.mosaic import draw_mosaic
 from steelyard.imaging.preprocess.page import Entry, render_page
@@ -45,7 +45,7 @@ def preprocess(dataset: Dataset, out: Path, *, settings: Settings, workers: int 
         UserError: The output folder cannot be used.
     """
     check_workers(workers)
-    with claim(out, outputs.KIND, sources=[dataset.root], links={"raw": dataset.root}):
+    with lock_derivatives(out, outputs.KIND, sources=[dataset.root], links={"raw": dataset.root}):
         yield from _preprocess(dataset, out, settings, workers)
 
 
