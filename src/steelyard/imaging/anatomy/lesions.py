@@ -17,7 +17,7 @@ _ROUNDING = 1e-6  # of a voxel: a lesion of exactly the smallest volume stays, h
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lesions:
+class LesionSummary:
     """The lesions of one mask.
 
     Args:
@@ -53,7 +53,7 @@ def label_lesions(mask: NDArray[np.bool_]) -> tuple[NDArray[np.int32], int]:
     return labels, int(count)
 
 
-def find_lesions(mask: Volume, *, ventricles: Volume | None, smallest_ml: float = 0.0) -> Lesions:
+def find_lesions(mask: Volume, *, ventricles: Volume | None, smallest_ml: float = 0.0) -> LesionSummary:
     """Take a mask of lesions apart.
 
     A voxel is periventricular if its centre lies at most 10 mm from the centre of a voxel of the lateral ventricles;
@@ -62,7 +62,7 @@ def find_lesions(mask: Volume, *, ventricles: Volume | None, smallest_ml: float 
     Args:
         mask: Booleans.
         ventricles: The lateral ventricles on the same grid, as booleans; None where they are unknown.
-        smallest_ml: Lesions of less volume are dropped.
+        smallest_ml: LesionSummary of less volume are dropped.
 
     Raises:
         ValueError: A mask is not boolean, the two lie on different grids, there is no voxel of ventricle, or the
@@ -77,7 +77,7 @@ def find_lesions(mask: Volume, *, ventricles: Volume | None, smallest_ml: float 
     cleaned = mask.with_voxels(np.zeros_like(mask.voxels))
     cleaned.voxels[box] = keep[labels]
     beside, far = _split(cleaned, ventricles)
-    return Lesions(
+    return LesionSummary(
         mask=cleaned,
         volumes_ml=tuple((np.sort(sizes[keep])[::-1] * mask.voxel_ml).tolist()),
         periventricular_ml=beside,

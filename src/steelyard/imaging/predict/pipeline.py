@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from steelyard.errors import UserError
-from steelyard.imaging.anatomy.lesions import Lesions, find_lesions
+from steelyard.imaging.anatomy.lesions import LesionSummary, find_lesions
 from steelyard.imaging.anatomy.ventricles import find_ventricles
 from steelyard.imaging.networks.inference import FOUR_TIMES, lesion_mask, segment
 from steelyard.imaging.predict.brain import find_brain
@@ -36,7 +36,7 @@ class Prediction:
     scan: Volume
     brain: Volume
     probabilities: Volume
-    lesions: Lesions
+    lesions: LesionSummary
     ventricles: Volume | None
     steps: dict[str, str]
     seconds: dict[str, float] = field(default_factory=dict)
