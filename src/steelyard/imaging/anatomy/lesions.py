@@ -53,7 +53,7 @@ def label_lesions(mask: NDArray[np.bool_]) -> tuple[NDArray[np.int32], int]:
     return labels, int(count)
 
 
-def find_lesions(mask: Volume, *, ventricles: Volume | None, smallest_ml: float = 0.0) -> LesionSummary:
+def measure_lesions(mask: Volume, *, ventricles: Volume | None, smallest_ml: float = 0.0) -> LesionSummary:
     """Take a mask of lesions apart.
 
     A voxel is periventricular if its centre lies at most 10 mm from the centre of a voxel of the lateral ventricles;

@@ -13,7 +13,7 @@ from steelyard.imaging.scans.pictures import FAINT, INK, OUTLINE, PAPER, Window,
 from steelyard.imaging.scans.volumes import Volume
 
 _NEAR, _FAR = "#ff9d5c", "#ffe14d"  # beside the ventricles, and deep or unknown
-_NEAR_MM = 10.0  # of the ventricles, as `find_lesions` counts
+_NEAR_MM = 10.0  # of the ventricles, as `measure_lesions` counts
 _ROWS, _COLUMNS = 3, 4
 _WIDTH, _TITLE = 11.0, 0.8  # inches
 _LOW, _HIGH = 0.1, 0.94  # the part of the brain's height that is shown
