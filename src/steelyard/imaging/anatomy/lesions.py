@@ -62,7 +62,7 @@ def measure_lesions(mask: Volume, *, ventricles: Volume | None, smallest_ml: flo
     Args:
         mask: Booleans.
         ventricles: The lateral ventricles on the same grid, as booleans; None where they are unknown.
-        smallest_ml: LesionSummary of less volume are dropped.
+        smallest_ml: Lesions of less volume are dropped.
 
     Raises:
         ValueError: A mask is not boolean, the two lie on different grids, there is no voxel of ventricle, or the
