@@ -12,7 +12,10 @@ from steelyard.imaging.scans.distances import near
 from steelyard.imaging.scans.volumes import Volume
 
 _TOUCHING = np.ones((3, 3, 3), dtype=bool)  # voxels that share a face, an edge or a corner: 26 neighbours
-_PERIVENTRICULAR_MM = 10.0  # DeCarli et al., Stroke 2005; Griffanti et al., NeuroImage 2018
+PERIVENTRICULAR_MM = 10.0
+"""Lesions this close to the lateral ventricles are periventricular (DeCarli et al., Stroke 2005; Griffanti et al.,
+NeuroImage 2018)."""
+
 _ROUNDING = 1e-6  # of a voxel: a lesion of exactly the smallest volume stays, however the affine rounds
 
 
@@ -100,5 +103,5 @@ def _split(mask: Volume, ventricles: Volume | None) -> tuple[float, float]:
     """Return the volumes within and beyond 10 mm of the ventricles."""
     if ventricles is None:
         return math.nan, math.nan
-    beside = int(np.count_nonzero(mask.voxels & near(ventricles, _PERIVENTRICULAR_MM)))
+    beside = int(np.count_nonzero(mask.voxels & near(ventricles, PERIVENTRICULAR_MM)))
     return beside * mask.voxel_ml, (int(np.count_nonzero(mask.voxels)) - beside) * mask.voxel_ml
