@@ -13,8 +13,8 @@ from steelyard.errors import UserError
 from steelyard.experiments.grids import GridConfig
 from steelyard.files.atomic import write_bytes
 from steelyard.files.destinations import refuse_links
-from steelyard.imaging.datasets.bids import Dataset
 from steelyard.imaging.datasets.domains import contrast_of
+from steelyard.imaging.datasets.subjects import Dataset
 from steelyard.imaging.evaluate.judging import judge_test_subjects
 from steelyard.imaging.runs.config import TrainingConfig
 from steelyard.imaging.runs.run import METRICS, RunDirectory

@@ -16,8 +16,8 @@ from typing import Any
 from steelyard.errors import UserError, reason
 from steelyard.files.atomic import discard, is_orphan, is_unfinished, remove, rename, stage, write_bytes
 from steelyard.files.destinations import first_link, refuse_links
-from steelyard.files.provenance import digest
 from steelyard.files.records import read_json, read_object, write_json
+from steelyard.files.regular_files import digest
 
 WITHDRAWN = ".withdrawn"
 """Where files go that have lost their source or are in the way."""

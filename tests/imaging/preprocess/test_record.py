@@ -6,7 +6,7 @@ import pytest
 
 from steelyard.errors import UserError
 from steelyard.files.ownership import write_results
-from steelyard.imaging.datasets.bids import Subject
+from steelyard.imaging.datasets.subjects import Subject
 from steelyard.imaging.preprocess import outputs
 from steelyard.imaging.preprocess.record import read_outputs, read_record
 

@@ -9,8 +9,8 @@ from time import perf_counter
 from steelyard.errors import UserError, one_line, reason
 from steelyard.files.destinations import refuse_links
 from steelyard.files.ownership import is_intact, moved_message
-from steelyard.files.provenance import digest, versions
-from steelyard.imaging.datasets.derivatives import lock_derivatives, page_failed, withdraw_outputs, write_top
+from steelyard.files.regular_files import digest
+from steelyard.imaging.datasets.derivatives import lock_derivatives, page_failed, versions, withdraw_outputs, write_top
 from steelyard.imaging.predict import outputs
 from steelyard.imaging.predict.mosaic import draw_mosaic
 from steelyard.imaging.predict.options import Options

@@ -10,10 +10,9 @@ from time import perf_counter
 from steelyard.errors import UserError
 from steelyard.files.destinations import refuse_links
 from steelyard.files.ownership import is_intact, moved_message
-from steelyard.files.provenance import versions
-from steelyard.imaging.datasets.bids import Dataset, Subject
 from steelyard.imaging.datasets.copies import refuse_copies
-from steelyard.imaging.datasets.derivatives import lock_derivatives, page_failed, withdraw_outputs, write_top
+from steelyard.imaging.datasets.derivatives import lock_derivatives, page_failed, versions, withdraw_outputs, write_top
+from steelyard.imaging.datasets.subjects import Dataset, Subject
 from steelyard.imaging.preprocess import outputs, record
 from steelyard.imaging.preprocess.mosaic import draw_mosaic
 from steelyard.imaging.preprocess.page import Entry, render_page

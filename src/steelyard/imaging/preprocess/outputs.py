@@ -10,8 +10,9 @@ import numpy as np
 from steelyard.errors import UserError
 from steelyard.files.ownership import Pack, delete_results, read_sealed, withdraw, write_results
 from steelyard.files.records import as_json
-from steelyard.imaging.datasets.bids import GENERATOR, SUFFIX, Subject
-from steelyard.imaging.datasets.derivatives import FIGURES, Kind, visits
+from steelyard.imaging.datasets.bids import GENERATOR, SUFFIX
+from steelyard.imaging.datasets.derivatives import FIGURES, Kind, anat_folders
+from steelyard.imaging.datasets.subjects import Subject
 from steelyard.imaging.preprocess import record
 from steelyard.imaging.preprocess.pipeline import Prepared
 from steelyard.imaging.scans.grids import itk_text
@@ -97,7 +98,7 @@ def files_of(out: Path, key: str) -> list[Path]:
 
 def _records(out: Path, key: str | None = None) -> list[Path]:
     """Return the files, of one subject or all, that may be records."""
-    paths = [path for folder in visits(out) for path in sorted(folder.glob("sub-*.json"))]
+    paths = [path for folder in anat_folders(out) for path in sorted(folder.glob("sub-*.json"))]
     return [path for path in paths if _RECORD.fullmatch(path.name) and key in (None, _key(path))]
 
 
