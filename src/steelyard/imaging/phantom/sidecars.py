@@ -1,4 +1,4 @@
-"""The JSON and text that BIDS wants beside the images."""
+"""The JSON and text files that BIDS requires beside the images."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ PARTICIPANTS = {
     "brain_ml": {"Description": "Volume of the brain mask", "Units": "mL"},
     "scanner": {"Description": "Preset of the simulated scanner"},
 }
-"""What the columns of participants.tsv mean."""
+"""The meaning of the columns of participants.tsv."""
 
 
 def raw_description(scanner: str, seed: int) -> dict[str, Any]:

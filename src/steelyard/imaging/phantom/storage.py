@@ -19,7 +19,7 @@ _COMPRESSION = 1  # noise hardly compresses; higher levels cost seconds a subjec
 
 
 def write_scans(folder: Path, name: str, subject: Subject, scanner: Scanner) -> None:
-    """Write the scans of a subject, and what BIDS wants beside them."""
+    """Write the scans of a subject with their sidecars."""
     for contrast, scan, sequence in (
         ("T1w", subject.t1w, scanner.t1w),
         ("FLAIR", subject.flair, scanner.flair),
