@@ -21,7 +21,7 @@ _MOTTLE = 0.025  # s.d. of the tissue's own unevenness, of its signal
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scan:
+class SimulatedScan:
     """An acquired image, the grid it lies on, and the bias field that shades it."""
 
     grid: Grid
@@ -34,7 +34,7 @@ class Scan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
+class SimulatedSubject:
     """A synthetic subject.
 
     Args:
@@ -50,8 +50,8 @@ class Subject:
     """
 
     traits: Traits
-    t1w: Scan
-    flair: Scan
+    t1w: SimulatedScan
+    flair: SimulatedScan
     wmh: NDArray[np.bool_]
     brain: NDArray[np.bool_]
     white: NDArray[np.bool_]
@@ -79,7 +79,7 @@ def _streams(seed: int, number: int) -> list[np.random.Generator]:
     return [np.random.default_rng(child) for child in np.random.SeedSequence([seed, number]).spawn(5)]
 
 
-def simulate(seed: int, number: int, scanner: Scanner) -> Subject:
+def simulate(seed: int, number: int, scanner: Scanner) -> SimulatedSubject:
     """Simulate subject `number` of the cohort `seed`: the same for any cohort size, one head in every scanner."""
     *head_generators, t1w_generator, flair_generator = _streams(seed, number)
     traits, head = _grow_head(*head_generators)
@@ -89,7 +89,7 @@ def simulate(seed: int, number: int, scanner: Scanner) -> Subject:
     clean = noiseless_t1w(moved, t1w_grid(), scanner.t1w_signals(traits.lesion_contrast))
     t1w = _acquire(clean, t1w_grid(), scanner, traits.gains[0], t1w_generator)
     brain, white = in_brain >= 0.5, in_white >= 0.95
-    return Subject(
+    return SimulatedSubject(
         traits=traits,
         t1w=t1w,
         flair=flair,
@@ -149,15 +149,17 @@ def _brightness(tissue: TissueSample, signals: tuple[float, ...]) -> torch.Tenso
     return tissue.weighted(signals) * (1 + _MOTTLE * tissue.mottle)
 
 
-def _acquire(clean: FloatArray, grid: Grid, scanner: Scanner, gain: float, generator: np.random.Generator) -> Scan:
+def _acquire(
+    clean: FloatArray, grid: Grid, scanner: Scanner, gain: float, generator: np.random.Generator
+) -> SimulatedScan:
     """Shade a signal, add noise, and count it in the scanner's units."""
     bias = draw_shading(scanner.shading, generator).on(grid)
     image = rician(clean * bias, scanner.noise, generator)
     image *= gain
-    return Scan(grid=grid, image=np.rint(image, out=image).astype(np.int16), bias=bias)
+    return SimulatedScan(grid=grid, image=np.rint(image, out=image).astype(np.int16), bias=bias)
 
 
-def _aligned(scan: Scan, target: Grid, to_scan: Matrix, mask: NDArray[np.bool_]) -> FloatArray:
+def _aligned(scan: SimulatedScan, target: Grid, to_scan: Matrix, mask: NDArray[np.bool_]) -> FloatArray:
     """Interpolate an unshaded scan linearly at a mask's voxels on another grid; 0 elsewhere."""
     to_voxels = np.linalg.inv(scan.grid.affine) @ to_scan @ target.affine
     indices = to_voxels[:3, :3] @ np.argwhere(mask).T + to_voxels[:3, 3:]  # (3, n), not whole numbers
