@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -10,6 +9,7 @@ import steelyard as sy
 from steelyard.imaging.networks.lightweight import Lightweight
 from steelyard.imaging.networks.losses import cross_entropy_minus_dice
 
+np = pytest.importorskip("numpy", reason="the traces are numpy's arrays")
 DOMAINS = ("flair", "t1")
 VARIANTS = {
     "conservative-25": lambda: sy.DirichletVote("conservative", window=25, prior=5.0),
