@@ -46,7 +46,7 @@ class Benchmark(Command):
         from steelyard.benchmark.cost_page import draw_peers, draw_scaling
         from steelyard.benchmark.step_costs import measure_costs, merge_costs, write_costs
         from steelyard.benchmark.training_steps import select_cases
-        from steelyard.files.writing import write_bytes, write_text
+        from steelyard.files.atomic import write_bytes, write_text
 
         costs = self._check()
         cases = select_cases(networks=self.networks, domains=self.domains, methods=self.methods)
@@ -70,7 +70,7 @@ class Benchmark(Command):
     def _check(self) -> "list[StepCost]":
         """Refuse what cannot be run, and return the rows to keep of an existing file."""
         from steelyard.benchmark.step_costs import StepCost, read_costs
-        from steelyard.files.writing import check_file
+        from steelyard.files.destinations import check_file
 
         if self.page is not None:
             check_page(self.page, MARK)

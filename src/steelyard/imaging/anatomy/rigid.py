@@ -1,4 +1,4 @@
-"""Rigid motion, and the text file in which ITK keeps it."""
+"""Rigid motion."""
 
 from dataclasses import dataclass
 
@@ -6,8 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Matrix = NDArray[np.float64]
-
-_LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +15,7 @@ class Rigid:
     Args:
         angles: Rotations about x, y and z in degrees, applied in that order.
         translation: In mm.
-        centre: What the rotation leaves in place, in mm.
+        centre: The point that the rotation leaves unchanged, in mm.
     """
 
     angles: tuple[float, float, float]
@@ -32,11 +30,11 @@ class Rigid:
         """
         rotation = np.eye(3)
         for axis, angle in enumerate(np.radians(self.angles)):
-            turn = np.eye(3)
-            i, j = (axis + 1) % 3, (axis + 2) % 3
-            turn[i, i] = turn[j, j] = np.cos(angle)
-            turn[i, j], turn[j, i] = -np.sin(angle), np.sin(angle)
-            rotation = turn @ rotation
+            i, j = (axis + 1) % 3, (axis + 2) % 3  # the plane that turns about this axis
+            about_axis = np.eye(3)
+            about_axis[i, i] = about_axis[j, j] = np.cos(angle)
+            about_axis[i, j], about_axis[j, i] = -np.sin(angle), np.sin(angle)
+            rotation = about_axis @ rotation
         centre = np.asarray(self.centre)
         matrix = np.eye(4)
         matrix[:3, :3] = rotation
@@ -45,22 +43,7 @@ class Rigid:
 
 
 def draw_rigid(generator: np.random.Generator, *, degrees: tuple[float, float, float], millimetres: float) -> Rigid:
-    """Draw a motion with the given s.d. of the angles about x, y, z and of the shifts, cut at 2.5 s.d."""
-    x, y, z = np.clip(generator.standard_normal(3), -2.5, 2.5) * degrees
-    i, j, k = np.clip(generator.standard_normal(3), -2.5, 2.5) * millimetres
-    return Rigid(angles=(float(x), float(y), float(z)), translation=(float(i), float(j), float(k)))
-
-
-def itk_text(matrix: Matrix) -> str:
-    """Write a 4 × 4 matrix in right-anterior-superior millimetres as an ITK transform file.
-
-    ITK transforms map points of the *fixed* image to points of the *moving* one, left-posterior-superior mm.
-    So the file that takes a T1w image to FLAIR's grid (`from-T1w_to-FLAIR`) holds the map from FLAIR points
-    to T1w points, and `SimpleITK.Resample(t1w, flair, transform)` uses it as it is.
-    """
-    turned = _LPS @ matrix @ _LPS
-    numbers = " ".join(repr(float(value)) for value in (*turned[:3, :3].ravel(), *turned[:3, 3]))
-    return (
-        "#Insight Transform File V1.0\n#Transform 0\nTransform: MatrixOffsetTransformBase_double_3_3\n"
-        f"Parameters: {numbers}\nFixedParameters: 0 0 0\n"
-    )
+    """Draw a motion whose angles about x, y, z and whose shifts have these s.d., clipped at 2.5 s.d."""
+    angles = np.clip(generator.standard_normal(3), -2.5, 2.5) * degrees
+    shifts = np.clip(generator.standard_normal(3), -2.5, 2.5) * millimetres
+    return Rigid(angles=tuple(angles.tolist()), translation=tuple(shifts.tolist()))
