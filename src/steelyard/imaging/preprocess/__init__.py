@@ -1,8 +1,8 @@
 """From raw scans to training data: alignment, N4, brain extraction, WhiteStripe."""
 
 from steelyard.imaging.preprocess.cohort import preprocess
-from steelyard.imaging.preprocess.pipeline import Channel, Prepared, prepare
+from steelyard.imaging.preprocess.pipeline import PreparedScan, PreparedSubject, prepare
 from steelyard.imaging.preprocess.settings import Settings
 from steelyard.processes.workers import Outcome
 
-__all__ = ["Channel", "Outcome", "Prepared", "Settings", "prepare", "preprocess"]
+__all__ = ["Outcome", "PreparedScan", "PreparedSubject", "Settings", "prepare", "preprocess"]
