@@ -1,5 +1,7 @@
 """What reaches the user as a line instead of a traceback."""
 
+import errno
+
 
 class UserError(ValueError):
     """A user's mistake, said in one line that names the file (or argument) and what is wrong with it."""
@@ -13,3 +15,16 @@ def one_line(text: str) -> str:
     """
     plain = text.encode(errors="replace").decode()  # a name in another encoding holds what UTF-8 cannot
     return "".join(letter if letter.isprintable() else " " for letter in plain)
+
+
+def reason(error: OSError) -> str:
+    """Say in a few words why the system refused.
+
+    >>> reason(OSError(errno.ENOSPC, "No space left on device"))
+    'the disk is full'
+    """
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "the disk is full"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "permission denied"
+    return (error.strerror or str(error)).lower()

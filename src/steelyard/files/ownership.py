@@ -13,22 +13,11 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from steelyard.errors import UserError
-from steelyard.files.provenance import digest
-from steelyard.files.records import read_json, read_object
-from steelyard.files.writing import (
-    discard,
-    first_link,
-    is_orphan,
-    is_unfinished,
-    reason,
-    refuse_links,
-    remove,
-    rename,
-    stage,
-    write_bytes,
-    write_json,
-)
+from steelyard.errors import UserError, reason
+from steelyard.files.atomic import discard, is_orphan, is_unfinished, remove, rename, stage, write_bytes
+from steelyard.files.destinations import first_link, refuse_links
+from steelyard.files.records import read_json, read_object, write_json
+from steelyard.files.regular_files import digest
 
 WITHDRAWN = ".withdrawn"
 """Where files go that have lost their source or are in the way."""
@@ -56,13 +45,13 @@ def read_sealed(record: Path) -> dict[str, Any] | None:
     return None
 
 
-def is_whole(out: Path, record: Path) -> bool:
+def is_intact(out: Path, record: Path) -> bool:
     """Whether a record is as it was written, and so is every file that it lists."""
     files = _listed(out, record)
     return bool(files) and all(_is_unchanged(out, path, {expected}) for path, expected in files.items())
 
 
-def put(out: Path, record: Path, plan: Mapping[Path, Pack], content: Mapping[str, Any]) -> list[Path]:
+def write_results(out: Path, record: Path, plan: Mapping[Path, Pack], content: Mapping[str, Any]) -> list[Path]:
     """Write results and their record in place of those that an earlier run wrote; return what was moved away.
 
     Args:
@@ -99,7 +88,7 @@ def put(out: Path, record: Path, plan: Mapping[Path, Pack], content: Mapping[str
     return moved
 
 
-def take_away(out: Path, record: Path) -> list[Path]:
+def delete_results(out: Path, record: Path) -> list[Path]:
     """Delete a record and its results; return what was changed since and therefore moved."""
     settle(out, record)
     earlier = _listed(out, record)
@@ -115,7 +104,7 @@ def settle(out: Path, record: Path) -> None:
     unfinished = _listed(out, twin)
     if not unfinished:
         return
-    if not is_whole(out, record):
+    if not is_intact(out, record):
         earlier = _listed(out, record)
         for path in {*earlier, *unfinished}:
             if _is_unchanged(out, path, {earlier.get(path), unfinished.get(path)}):
@@ -125,7 +114,7 @@ def settle(out: Path, record: Path) -> None:
     remove(twin, within=out)
 
 
-def sweep(out: Path) -> None:
+def discard_unfinished(out: Path) -> None:
     """Remove everything that killed runs left unfinished.
 
     Raises:
@@ -140,7 +129,7 @@ def sweep(out: Path) -> None:
                 remove(path, within=out)
 
 
-def rewrite(out: Path, name: str, text: str) -> list[Path]:
+def replace_top_file(out: Path, name: str, text: str) -> list[Path]:
     """Write a file about the whole folder anew; return it if somebody changed it, and it was therefore moved."""
     path, packed = out / name, text.encode()
     ledger = _read_ledger(out)
@@ -181,7 +170,7 @@ def withdraw(out: Path, files: Iterable[Path]) -> list[Path]:
     return listed
 
 
-def tell_moved(moved: Iterable[Path], out: Path) -> str:
+def moved_message(moved: Iterable[Path], out: Path) -> str:
     """Say in one line what was moved away; nothing if nothing was."""
     names = ", ".join(path.name for path in moved)
     return f"{names}: changed by somebody else, moved to {out / WITHDRAWN}." if names else ""

@@ -13,20 +13,11 @@ import numpy as np
 import torch
 
 from steelyard.errors import UserError
+from steelyard.files.atomic import is_orphan, is_unfinished, remove, rename, write_text
 from steelyard.files.checks import check_number
-from steelyard.files.records import read_json
-from steelyard.files.writing import (
-    as_json,
-    check_file,
-    holding,
-    is_orphan,
-    is_unfinished,
-    refuse_links,
-    remove,
-    rename,
-    write_json,
-    write_text,
-)
+from steelyard.files.destinations import check_file, refuse_links
+from steelyard.files.locks import lock_folder
+from steelyard.files.records import as_json, read_json, write_json
 from steelyard.imaging.anatomy.rigid import itk_text
 from steelyard.imaging.phantom import sidecars
 from steelyard.imaging.phantom.scanner import Scanner, scanner_named
@@ -84,7 +75,7 @@ def write_cohort(out: Path, cohort: Cohort) -> Iterator[str]:
     Raises:
         UserError: The folder holds something else, another run works on it, or it cannot be written.
     """
-    with holding(out):
+    with lock_folder(out):
         _claim(out, cohort)
         yield from _write_cohort(out, cohort)
 

@@ -38,7 +38,7 @@ def draw_load(age: float, generator: np.random.Generator) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lesions:
+class SimulatedLesions:
     """Where the tissue of a subject has become hyperintense.
 
     Args:
@@ -66,7 +66,7 @@ class Lesions:
         return severity, lost, (-((distance / _LINING).clamp_min(0) ** 2)).exp()
 
 
-def grow_lesions(anatomy: Anatomy, load: float, generator: np.random.Generator) -> Lesions:
+def grow_lesions(anatomy: Anatomy, load: float, generator: np.random.Generator) -> SimulatedLesions:
     """Draw where lesions form, then let them grow until they fill `load` ml of the white matter."""
     ground = _draw_ground(anatomy.template, generator)
     points = _lattice(ground, anatomy.physique.size)
@@ -77,7 +77,7 @@ def grow_lesions(anatomy: Anatomy, load: float, generator: np.random.Generator) 
     white = anatomy.brain_tissues(places, depth[inside])[0] > 0.5
     height = ground.at(places[white])[0].sort(descending=True).values
     count = round(load * 1000 / _LATTICE**3)
-    return Lesions(ground=ground, threshold=max(_LEAST_THRESHOLD, float(height[min(count, len(height) - 1)])))
+    return SimulatedLesions(ground=ground, threshold=max(_LEAST_THRESHOLD, float(height[min(count, len(height) - 1)])))
 
 
 def _lattice(grid: Field, size: Vector) -> torch.Tensor:

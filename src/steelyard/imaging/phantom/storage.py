@@ -9,7 +9,7 @@ import nibabel
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.files.writing import write_bytes
+from steelyard.files.atomic import write_bytes
 from steelyard.imaging.anatomy.rigid import Matrix
 
 _COMPRESSION = 1  # noise hardly compresses; higher levels cost seconds a subject for a few per cent

@@ -3,6 +3,6 @@
 from steelyard.imaging.preprocess.cohort import preprocess
 from steelyard.imaging.preprocess.pipeline import PreparedScan, PreparedSubject, prepare
 from steelyard.imaging.preprocess.settings import Settings
-from steelyard.processes.workers import Outcome
+from steelyard.processes.workers import JobResult
 
-__all__ = ["Outcome", "PreparedScan", "PreparedSubject", "Settings", "prepare", "preprocess"]
+__all__ = ["JobResult", "PreparedScan", "PreparedSubject", "Settings", "prepare", "preprocess"]

@@ -15,20 +15,11 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from steelyard.errors import UserError
-from steelyard.files.records import read_json
-from steelyard.files.writing import (
-    append_text,
-    as_csv,
-    check_folder,
-    holding,
-    is_orphan,
-    reason,
-    refuse_link,
-    remove,
-    write_bytes,
-    write_json,
-)
+from steelyard.errors import UserError, reason
+from steelyard.files.atomic import append_text, is_orphan, remove, write_bytes
+from steelyard.files.destinations import check_folder, refuse_link
+from steelyard.files.locks import lock_folder
+from steelyard.files.records import as_csv, read_json, write_json
 from steelyard.imaging.networks.build import build_network, is_code
 from steelyard.imaging.networks.weights_file import check_size, load_weights
 from steelyard.imaging.runs.config import TrainingConfig
@@ -63,7 +54,7 @@ class RunDirectory:
         Raises:
             UserError: It holds something else, another run works on it, or it cannot be written.
         """
-        with holding(self.path):
+        with lock_folder(self.path):
             try:
                 self.check_folder()
                 for path in self.path.iterdir():

@@ -12,12 +12,11 @@ from zipfile import ZIP_STORED, ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.errors import UserError
+from steelyard.errors import UserError, reason
+from steelyard.files.atomic import remove, write_bytes
 from steelyard.files.checks import check_kind, check_number, check_whole
-from steelyard.files.provenance import digest
-from steelyard.files.regular_files import open_regular
-from steelyard.files.writing import reason, remove, write_bytes
-from steelyard.imaging.datasets.bids import Dataset, Subject
+from steelyard.files.regular_files import digest, open_regular
+from steelyard.imaging.datasets.subjects import Dataset, Subject
 from steelyard.imaging.scans.frame import Frame
 from steelyard.imaging.scans.volumes import Volume, canonical, read_mask, read_scan
 
