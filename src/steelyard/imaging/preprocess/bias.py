@@ -74,7 +74,7 @@ def _log_field(scan: Volume, region: Volume) -> NDArray[np.float32]:
 def _interpolated(n4: sitk.N4BiasFieldCorrectionImageFilter, scan: Volume) -> NDArray[np.float32]:
     """Return the logarithm of the field on a fine grid, where N4 would take minutes to evaluate it.
 
-    N4's field is a cubic spline of four pieces along each axis: one piece at first, twice as many at each further level.
+    N4's field is a cubic spline of four pieces along each axis (one piece, twice as many at each further level).
     It spans the reference image from the first voxel to the last, whatever the size of its voxels. So a few samples
     that include the ends of the pieces determine it, and interpolation by cubic splines restores it.
     """

@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import UserError
-from steelyard.imaging.datasets.subjects import SUFFIX, Subject
+from steelyard.imaging.datasets.bids import SUFFIX
+from steelyard.imaging.datasets.subjects import Subject
 from steelyard.imaging.preprocess.bias import correct_bias
 from steelyard.imaging.preprocess.brain import find_brains
 from steelyard.imaging.preprocess.register import (

@@ -30,7 +30,7 @@ class Settings:
         normalise: `whitestripe`, or `skip`.
         aligned_mm: With `align="auto"` and one grid, a T1 that is off by no more than this is left unchanged.
         stripe: Half the width of the white stripe, as a share of the brain's voxels.
-        depth_mm: WhiteStripe takes its histogram at least this far inside the brain, where most voxels are white matter.
+        depth_mm: WhiteStripe's histogram is of voxels at least this far inside the brain, most of them white matter.
         empty_wmh: Whether a lesion mask may be empty.
         most_voxels: Larger scans are refused. It changes no result, so it is not part of `as_dict`.
     """

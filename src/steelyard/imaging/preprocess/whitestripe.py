@@ -51,7 +51,7 @@ def find_stripe(scan: Volume, *, brain: Volume, width: float = 0.05, depth_mm: f
     either contrast, so one rule serves both.
 
     Only the third of these voxels counts where intensity changes least. The other two thirds hold voxels in which
-    tissues mix; they would draw the peak towards grey matter. Scaling or shifting the input scales and shifts the stripe.
+    tissues mix; they would draw the peak towards grey matter. The stripe is scaled and shifted with the input.
 
     Raises:
         UserError: Too few voxels lie deep inside the brain, or all of the stripe has one intensity.
