@@ -36,7 +36,7 @@ class Published:
 @cache
 def published_rows() -> tuple[Published, ...]:
     """Return every row of the paper's tables."""
-    text = files(__package__).joinpath("data/published.csv").read_text(encoding="utf-8")
+    text = files(__package__).joinpath("published.csv").read_text(encoding="utf-8")
     return tuple(
         Published(
             **{key: row.pop(key) for key in _KEYS},
