@@ -53,7 +53,7 @@ class Unit:
         return {
             "model": self.config.model,
             "availability": self.availability,
-            "method": self.config.method,
+            "method": self.config.method.name,
             "fold": self.fold,
             "repeat": self.config.seed,
         }
@@ -67,7 +67,8 @@ class Unit:
     def name(self) -> str:
         """The run in a few words."""
         return (
-            f"{self.config.model} {self.availability} {self.config.method} fold {self.fold} repeat {self.config.seed}"
+            f"{self.config.model} {self.availability} {self.config.method.name} "
+            f"fold {self.fold} repeat {self.config.seed}"
         )
 
     @property
@@ -122,7 +123,7 @@ def plan(grid: GridConfig, slices: LabelledSlices, *, data: Path, out: Path, acc
             splits[place] = split_for(grid, slices, fold=cell.fold, available=cell.availability)
         units.append(
             Unit(
-                config=replace(grid.training, model=cell.model, method=cell.method, seed=cell.repeat),
+                config=replace(grid.training, model=cell.model, method=grid.parse(cell.method), seed=cell.repeat),
                 split=splits[place],
                 availability=grid.name_of(cell.availability),
                 fold=cell.fold,
