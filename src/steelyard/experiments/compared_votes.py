@@ -13,7 +13,7 @@ from steelyard.batches import Tree
 from steelyard.errors import UserError
 from steelyard.imaging.runs.config import TrainingConfig
 from steelyard.imaging.runs.method import Method
-from steelyard.imaging.runs.run import RunDirectory
+from steelyard.imaging.runs.run_folder import RunFolder
 from steelyard.imaging.train.data import load_labelled, read_prepared
 from steelyard.imaging.train.launch import Assignment, set_out
 from steelyard.imaging.train.training import EpochRecord, fit
@@ -64,7 +64,7 @@ class Compared(Probe):
 
 
 def retrace(
-    run: RunDirectory, data: Path, methods: Sequence[str], *, epochs: int | None = None, cache: Path | None = None
+    run: RunFolder, data: Path, methods: Sequence[str], *, epochs: int | None = None, cache: Path | None = None
 ) -> Iterator[list[Row]]:
     """Train a run again as it was, ask other methods' probes at its every step, and yield an epoch's votes at a time.
 
@@ -83,10 +83,10 @@ def retrace(
     if steering.every > 1:
         raise UserError(f"{run.path}: votes on each {steering.every}th step only; exact votes are needed on every one.")
     slices = load_labelled(read_prepared(data), config.slices, domains=config.domains, cache=cache)
-    run.check(config, run.split, slices.digests)
+    run.check_same(config, run.split, slices.digests)
     assignment = Assignment(config=config, split=run.split, slices=slices, out=run.path)
     trainee, learned, judged = set_out(assignment, Fabric(accelerator="cpu", devices=1))
-    compared = Compared(steering, {name: _probe(config, Method.parse(name)) for name in methods})
+    compared = Compared(steering, {method.name: _probe(config, method) for method in map(Method.parse, methods)})
     trainee.balancer.probe = compared
     for record in islice(fit(trainee, learned, judged), epochs):
         yield list(_rows(record, compared.answers, config))

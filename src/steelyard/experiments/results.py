@@ -10,7 +10,7 @@ from steelyard.files.records import read_rows
 from steelyard.files.writing import as_csv, write_text
 from steelyard.imaging.networks.build import NAMES
 from steelyard.imaging.runs.method import Method
-from steelyard.imaging.runs.run import METRICS, RunDirectory
+from steelyard.imaging.runs.run_folder import METRICS, RunFolder
 
 RESULTS = "results.csv"
 KEYS = ("model", "availability", "method", "fold", "repeat")
@@ -39,7 +39,7 @@ def write_results(out: Path) -> int:
 
 
 def _identity(path: Path) -> tuple[dict[str, str], Path]:
-    config = RunDirectory(path).config
+    config = RunFolder(path).config
     fold = re.fullmatch(r"fold-(\d+)_repeat-\d+", path.name)
     if fold is None:
         raise UserError(f"{path}: is no run of an experiment.")
