@@ -11,7 +11,7 @@ from steelyard.experiments.estimate import add_timing
 from steelyard.experiments.grids import smoke
 from steelyard.experiments.results import write_results
 from steelyard.experiments.units import do_unit, plan, read_slices
-from steelyard.files.writing import as_csv
+from steelyard.files.records import as_csv
 from steelyard.report.statistics.vote_agreement import read_trace
 
 METHODS = ("Ours-C-25", "Ours-C-25+first-order", "Ours-C-25+every-2")

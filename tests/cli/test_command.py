@@ -11,7 +11,7 @@ from steelyard.cli import evaluate, grid_progress, main
 from steelyard.cli.command import plain, say
 from steelyard.cli.progress import sum_up, track
 from steelyard.errors import UserError
-from steelyard.processes.workers import Outcome
+from steelyard.processes.workers import JobResult
 from steelyard.report.tables.agreement_table import as_markdown
 
 NAME = "sub-1\nfailed: [bold]all[/bold]\x1b]0;title\x07\x1b[2J\u202e\r\x9b31m"
@@ -24,7 +24,7 @@ def is_clean(text, lines):
 
 def test_a_name_cannot_break_the_line_or_steer_the_terminal(capsys, tmp_path):
     say(f"failed: {NAME}")
-    sum_up([Outcome(NAME, "failed", NAME)], tmp_path, ready="of 1 scans are done")
+    sum_up([JobResult(NAME, "failed", NAME)], tmp_path, ready="of 1 scans are done")
     assert is_clean(capsys.readouterr().err, 3)
 
 

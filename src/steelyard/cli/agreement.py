@@ -67,7 +67,7 @@ class Agreement(Command):
     def _check(self) -> None:
         from steelyard.cli.marked_page import check_page
         from steelyard.experiments.units import CACHE
-        from steelyard.files.writing import check_file, check_folder, refuse_links
+        from steelyard.files.destinations import check_file, check_folder, refuse_links
 
         check_folder(self.out)
         for name, mark in _MARKS.items():
@@ -100,7 +100,8 @@ class Agreement(Command):
         from steelyard.experiments.compared_votes import Row as VoteRow
         from steelyard.experiments.compared_votes import retrace
         from steelyard.experiments.units import CACHE
-        from steelyard.files.writing import as_csv, write_text
+        from steelyard.files.atomic import write_text
+        from steelyard.files.records import as_csv
         from steelyard.imaging.runs.run_folder import RunFolder
 
         rows: list[VoteRow] = []
@@ -114,7 +115,8 @@ class Agreement(Command):
 
     def _write(self, rows: "list[Row]") -> None:
         from steelyard.cli.marked_page import with_measured
-        from steelyard.files.writing import as_csv, write_json, write_text
+        from steelyard.files.atomic import write_text
+        from steelyard.files.records import as_csv, write_json
         from steelyard.report.tables.agreement_table import as_json, as_markdown
 
         held = as_json(rows)

@@ -69,8 +69,8 @@ class Demo(Command):
 
     def _check(self) -> None:
         """Refuse a folder that cannot be written, or whose page is not ours."""
+        from steelyard.files.destinations import check_file, check_folder, refuse_links
         from steelyard.files.pages import MARK
-        from steelyard.files.writing import check_file, check_folder, refuse_links
 
         check_folder(self.out)
         check_file(self.out / "index.html", mark=MARK)
@@ -96,7 +96,7 @@ class Demo(Command):
         """Train the runs side by side, each in a process of its own."""
         from steelyard.cli.progress import track
         from steelyard.experiments.configs import profile_named
-        from steelyard.files.writing import remove
+        from steelyard.files.atomic import remove
 
         settings = ("--experiment", self.experiment, "--cache", str(self.out / "slices"), *_SPLIT)
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -132,7 +132,7 @@ class Demo(Command):
     def _report(self, prepared: Path, runs: list[Path]) -> Path:
         from dataclasses import replace
 
-        from steelyard.files.writing import write_text
+        from steelyard.files.atomic import write_text
         from steelyard.report.data.runs import read_runs
         from steelyard.report.html.assembly import Scans, assemble
         from steelyard.report.html.page import render_report

@@ -51,7 +51,7 @@ class Evaluate(Command):
     def run(self) -> int:
         """Judge, write, show."""
         from steelyard.cli.progress import track
-        from steelyard.files.writing import check_file
+        from steelyard.files.destinations import check_file
         from steelyard.imaging.evaluate.evaluation import evaluate
         from steelyard.imaging.evaluate.judging import (
             SCORES,

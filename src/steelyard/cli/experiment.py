@@ -110,8 +110,8 @@ class Experiment(Command):
         """Refuse a folder or device that cannot be used; tell whether the experiment is new."""
         from steelyard.cli.train import open_fabric
         from steelyard.experiments.scheduler import DESIGN, check_folder
+        from steelyard.files.destinations import check_file
         from steelyard.files.pages import MARK
-        from steelyard.files.writing import check_file
 
         check_folder(self.out)
         if (self.out / "report.html").exists():

@@ -22,7 +22,7 @@ class Export(Command):
 
     def run(self) -> int:
         """Load, convert, compare, write."""
-        from steelyard.files.writing import check_file
+        from steelyard.files.destinations import check_file
         from steelyard.imaging.networks.export import export_onnx
         from steelyard.imaging.runs.run_folder import RunFolder
 

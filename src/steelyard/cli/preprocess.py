@@ -11,8 +11,8 @@ from steelyard.cli.command import Command, say
 from steelyard.errors import UserError
 
 if TYPE_CHECKING:
-    from steelyard.imaging.datasets.bids import Dataset, Remark
-    from steelyard.imaging.preprocess import Outcome
+    from steelyard.imaging.datasets.subjects import Dataset, Remark
+    from steelyard.imaging.preprocess import JobResult
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Preprocess(Command):
     empty_wmh: bool = False
     """Accept empty lesion masks: subjects without lesions."""
     choose: tuple[str, ...] = ()
-    """BIDS entities that settle which of several scans is meant, such as run-1 or acq-3D."""
+    """BIDS entities that decide which of several scans is meant, such as run-1 or acq-3D."""
     flair: str | None = None
     """Plain folder: the FLAIR scans' names, such as '{subject}_FLAIR.nii.gz'."""
     t1: str | None = None
@@ -72,7 +72,7 @@ class Preprocess(Command):
         for line in _summary(dataset.notes):
             say(line)
         known = {str(remark) for remark in dataset.faults}
-        seen: list[Outcome] = []
+        seen: list[JobResult] = []
         total = len(dataset.subjects) + len(dataset.faults)
         outcomes = preprocess(dataset, self.out, settings=settings, workers=self.workers)
         track(watch(outcomes, seen), total=total, title="Preprocessing")

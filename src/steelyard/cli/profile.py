@@ -43,7 +43,8 @@ class Profile(Command):
     def run(self) -> int:
         """Train an epoch, show the parts, write them if wanted."""
         from steelyard.benchmark.epoch_profile import profile_epoch
-        from steelyard.files.writing import check_file, write_json
+        from steelyard.files.destinations import check_file
+        from steelyard.files.records import write_json
 
         if self.json is not None:
             check_file(self.json)

@@ -13,7 +13,7 @@ from rich.text import Text
 from steelyard.cli.command import plain, say
 
 if TYPE_CHECKING:
-    from steelyard.processes.workers import Outcome
+    from steelyard.processes.workers import JobResult
 
 
 class Idle(str):
@@ -107,14 +107,14 @@ def _lines(names: Iterable[str], total: int, title: str, console: Console) -> No
         console.print(plain(f"{title}: {name} ({done} of {total}{rest})"), soft_wrap=True)
 
 
-def watch(outcomes: "Iterable[Outcome]", seen: "list[Outcome]") -> Iterator[str]:
+def watch(outcomes: "Iterable[JobResult]", seen: "list[JobResult]") -> Iterator[str]:
     """Yield what the progress shows, and keep what came."""
     for outcome in outcomes:
         seen.append(outcome)
         yield outcome.key if outcome.status == "done" else Idle(f"{outcome.key} {outcome.status}")
 
 
-def sum_up(outcomes: "Sequence[Outcome]", out: Path, *, ready: str, known: Collection[str] = ()) -> int:
+def sum_up(outcomes: "Sequence[JobResult]", out: Path, *, ready: str, known: Collection[str] = ()) -> int:
     """Say what failed, what was moved away and where to look, and return the exit code: 2 if anything failed.
 
     Args:

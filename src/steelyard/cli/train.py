@@ -73,7 +73,7 @@ class Train(Command):
 
     def assign(self) -> "Assignment":
         """Read the data and say who trains what; nothing is written but the cache."""
-        from steelyard.files.writing import check_folder
+        from steelyard.files.destinations import check_folder
         from steelyard.imaging.runs.split import split_subjects
         from steelyard.imaging.train.data import load_labelled, read_prepared
         from steelyard.imaging.train.launch import Assignment
@@ -93,7 +93,7 @@ class Train(Command):
         return Assignment(config=config, split=split, slices=slices, out=self.run_directory)
 
     def _train(self, assignment: "Assignment") -> None:
-        from steelyard.files.writing import refuse_links
+        from steelyard.files.destinations import refuse_links
         from steelyard.imaging.train.launch import train, train_in_processes
 
         fabric = open_fabric(self.accelerator, self.devices)

@@ -11,10 +11,10 @@ from steelyard.errors import UserError
 from steelyard.experiments.results import KEYS
 from steelyard.experiments.timing_trial import time_judging, time_step, time_validation
 from steelyard.experiments.units import Timing, Unit
+from steelyard.files.atomic import write_text
 from steelyard.files.checks import parse_number
-from steelyard.files.records import read_loose_rows
+from steelyard.files.records import as_csv, read_loose_rows
 from steelyard.files.regular_files import open_regular
-from steelyard.files.writing import as_csv, write_text
 from steelyard.imaging.runs.run_folder import EPOCHS
 from steelyard.imaging.train.data import LabelledSlices
 from steelyard.imaging.train.training import steps_per_epoch

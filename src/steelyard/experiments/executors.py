@@ -15,10 +15,10 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from steelyard.errors import UserError, one_line
+from steelyard.errors import UserError, one_line, reason
 from steelyard.experiments.devices import environment_of, gpus_of_a_run, runs_at_a_time
 from steelyard.experiments.units import Timing, Unit, do_unit
-from steelyard.files.writing import InUseError, reason
+from steelyard.files.locks import InUseError
 from steelyard.processes.children import starting_children
 from steelyard.processes.workers import check_workers, start_worker
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from steelyard.errors import UserError
 from steelyard.experiments.units import RUNS
-from steelyard.files.records import read_rows
-from steelyard.files.writing import as_csv, write_text
+from steelyard.files.atomic import write_text
+from steelyard.files.records import as_csv, read_rows
 from steelyard.imaging.networks.build import NAMES
 from steelyard.imaging.runs.method import Method
 from steelyard.imaging.runs.run_folder import METRICS, RunFolder

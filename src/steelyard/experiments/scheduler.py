@@ -6,15 +6,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from steelyard.errors import UserError
+from steelyard.errors import UserError, reason
 from steelyard.experiments.executors import Crew, News
 from steelyard.experiments.grids import GridConfig
 from steelyard.experiments.results import KEYS, design_order
 from steelyard.experiments.units import CACHE, RUNS, Unit, is_done, run_path, split_for
-from steelyard.files import writing
+from steelyard.files import destinations
+from steelyard.files.atomic import remove, write_text
 from steelyard.files.checks import is_name, parse_whole
-from steelyard.files.records import read_json, read_loose_rows
-from steelyard.files.writing import as_csv, holding, reason, refuse_links, remove, write_json, write_text
+from steelyard.files.destinations import refuse_links
+from steelyard.files.locks import lock_folder
+from steelyard.files.records import as_csv, read_json, read_loose_rows, write_json
 from steelyard.imaging.runs.run_folder import refuse_difference
 from steelyard.imaging.train.data import LabelledSlices
 
@@ -32,7 +34,7 @@ def claim(out: Path) -> Iterator[None]:
     Raises:
         UserError: It holds something else, another process works on it, or it cannot be written.
     """
-    with holding(out):
+    with lock_folder(out):
         check_folder(out)
         yield
 
@@ -43,7 +45,7 @@ def check_folder(out: Path) -> None:
     Raises:
         UserError: It holds something else, or cannot be written.
     """
-    writing.check_folder(out)
+    destinations.check_folder(out)
     if not out.exists():
         return
     try:

@@ -11,9 +11,10 @@ from lightning.fabric import Fabric
 
 from steelyard.errors import UserError
 from steelyard.experiments.grids import GridConfig
-from steelyard.files.writing import refuse_links, write_bytes
-from steelyard.imaging.datasets.bids import Dataset
+from steelyard.files.atomic import write_bytes
+from steelyard.files.destinations import refuse_links
 from steelyard.imaging.datasets.domains import contrast_of
+from steelyard.imaging.datasets.subjects import Dataset
 from steelyard.imaging.evaluate.judging import judge_test_subjects
 from steelyard.imaging.runs.config import TrainingConfig
 from steelyard.imaging.runs.run_folder import METRICS, RunFolder
