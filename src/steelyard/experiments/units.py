@@ -21,7 +21,7 @@ from steelyard.imaging.runs.run_folder import METRICS, RunFolder
 from steelyard.imaging.runs.slice_settings import SliceChoice
 from steelyard.imaging.runs.split import Split, split_subjects, withhold
 from steelyard.imaging.train.data import LabelledSlices, load_labelled, read_prepared
-from steelyard.imaging.train.launch import Assignment, rehearse, train
+from steelyard.imaging.train.launch import TrainingJob, rehearse, train
 
 RUNS, CACHE = "runs", "slices"
 
@@ -147,7 +147,7 @@ def check_networks(units: Sequence[Unit], slices: LabelledSlices) -> None:
     """
     first = {unit.config.model: unit for unit in reversed(units)}
     for unit in first.values():
-        rehearse(Assignment(config=unit.config, split=unit.split, slices=slices, out=unit.path))
+        rehearse(TrainingJob(config=unit.config, split=unit.split, slices=slices, out=unit.path))
 
 
 def do_unit(unit: Unit) -> Timing:
@@ -162,8 +162,8 @@ def do_unit(unit: Unit) -> Timing:
     slices = _slices(unit.data, config.slices, config.domains, unit.out / CACHE)
     fabric = Fabric(accelerator=unit.accelerator, devices=1)
     started = monotonic()
-    assignment = Assignment(config=config, split=unit.split, slices=slices, out=unit.path)
-    epochs = [(len(epoch.steps), epoch.seconds) for epoch in train(assignment, fabric)]
+    job = TrainingJob(config=config, split=unit.split, slices=slices, out=unit.path)
+    epochs = [(len(epoch.steps), epoch.seconds) for epoch in train(job, fabric)]
     trained = monotonic()
     if not (unit.path / METRICS).exists():
         judge_test_subjects(RunFolder(unit.path), _dataset(unit.data), model=config.model)
