@@ -10,7 +10,7 @@ from steelyard.imaging.networks.weights_file import load_weights
 from steelyard.imaging.runs.split import Split
 from steelyard.imaging.train import training
 from steelyard.imaging.train.data import LabelledSlices
-from steelyard.imaging.train.launch import TrainingJob, set_out
+from steelyard.imaging.train.launch import TrainingJob, prepare_training
 from steelyard.imaging.train.sampling import DomainSlices, Draw
 from steelyard.imaging.train.training import fit
 
@@ -53,7 +53,7 @@ def test_the_parts_add_up_to_the_epoch_and_training_is_as_ever(tmp_path, method)
     idle = {name for name, seconds in profile.seconds.items() if seconds == 0}
     assert idle == (set() if method.startswith("Ours") else {"vote"})
     assert max(profile.seconds, key=profile.seconds.get) in ("vote", "forward", "backward", "validation", "records")
-    trainee, learned, judged = set_out(given, Fabric(accelerator="cpu", devices=1))
+    trainee, learned, judged = prepare_training(given, Fabric(accelerator="cpu", devices=1))
     next(fit(trainee, learned, judged))
     plain = {name: tensor.clone() for name, tensor in trainee.network.state_dict().items()}
     load_weights(trainee.network, given.out / "last.safetensors")

@@ -10,7 +10,7 @@ from steelyard.experiments.configs import smoke
 from steelyard.imaging.runs.run_folder import RunFolder
 from steelyard.imaging.runs.split import split_subjects
 from steelyard.imaging.train.data import load_labelled, read_prepared
-from steelyard.imaging.train.launch import TrainingJob, set_out, train
+from steelyard.imaging.train.launch import TrainingJob, prepare_training, train
 from steelyard.imaging.train.run_writer import RunWriter
 from steelyard.imaging.train.training import fit
 from steelyard.probing import FirstOrder, InnerLoop
@@ -27,7 +27,7 @@ def job(cohort, out, **settings):
 
 def trained(given, compared):
     """Weights, optimizer, records and random numbers after training."""
-    trainee, learned, judged = set_out(given, Fabric(accelerator="cpu", devices=1))
+    trainee, learned, judged = prepare_training(given, Fabric(accelerator="cpu", devices=1))
     if compared:
         trainee.balancer.probe = Compared(InnerLoop(), {name: make() for name, make in BESIDE.items()})
     records = list(fit(trainee, learned, judged))

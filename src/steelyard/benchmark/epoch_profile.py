@@ -10,7 +10,7 @@ from typing import Any
 from lightning.fabric import Fabric
 
 from steelyard.imaging.train import training
-from steelyard.imaging.train.launch import TrainingJob, set_out
+from steelyard.imaging.train.launch import TrainingJob, prepare_training
 from steelyard.imaging.train.run_writer import RunWriter
 from steelyard.imaging.train.sampling import Draw
 from steelyard.imaging.train.trainee import Trainee
@@ -88,7 +88,7 @@ def profile_epoch(job: TrainingJob, fabric: Fabric | None = None) -> EpochProfil
         job: The run; its folder gets what the first epoch writes.
         fabric: Where it runs; times are those of a CPU, which waits for what it began.
     """
-    trainee, learned, judged = set_out(job, fabric or Fabric(accelerator="cpu", devices=1))
+    trainee, learned, judged = prepare_training(job, fabric or Fabric(accelerator="cpu", devices=1))
     run = RunWriter(job.out)
     run.begin(job.config, job.split, job.slices.digests)
     start = perf_counter()

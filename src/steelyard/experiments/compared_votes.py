@@ -15,7 +15,7 @@ from steelyard.imaging.runs.config import TrainingConfig
 from steelyard.imaging.runs.method import Method
 from steelyard.imaging.runs.run_folder import RunFolder
 from steelyard.imaging.train.data import load_labelled, read_prepared
-from steelyard.imaging.train.launch import TrainingJob, set_out
+from steelyard.imaging.train.launch import TrainingJob, prepare_training
 from steelyard.imaging.train.training import EpochRecord, fit
 from steelyard.imaging.train.weighing import make_probe, make_weighting
 from steelyard.measurement import Measurement, Statistic
@@ -85,7 +85,7 @@ def retrace(
     slices = load_labelled(read_prepared(data), config.slices, domains=config.domains, cache=cache)
     run.check_same(config, run.split, slices.digests)
     job = TrainingJob(config=config, split=run.split, slices=slices, out=run.path)
-    trainee, learned, judged = set_out(job, Fabric(accelerator="cpu", devices=1))
+    trainee, learned, judged = prepare_training(job, Fabric(accelerator="cpu", devices=1))
     compared = Compared(steering, {method.name: _probe(config, method) for method in map(Method.parse, methods)})
     trainee.balancer.probe = compared
     for record in islice(fit(trainee, learned, judged), epochs):

@@ -55,7 +55,7 @@ def train(job: TrainingJob, fabric: Fabric | None = None) -> Iterator[EpochRecor
     run.folder.check_same(job.config, job.split, job.slices.digests)
     start = None
     if not run.folder.finished:
-        start = set_out(job, fabric)  # before the lock, so that a network that does not fit leaves no folder
+        start = prepare_training(job, fabric)  # before the lock, so that a network that does not fit leaves no folder
     with run.lock():
         run.begin(job.config, job.split, job.slices.digests)
         if start is None or run.folder.finished:
@@ -107,7 +107,7 @@ def _check_share(config: TrainingConfig) -> None:
 
 def _work(fabric: Fabric, job: TrainingJob, watch: Watch) -> None:
     end_with_parent()
-    epochs = _epochs(RunWriter(job.out), set_out(job, fabric), fabric)
+    epochs = _epochs(RunWriter(job.out), prepare_training(job, fabric), fabric)
     if fabric.is_global_zero:
         watch(epochs)
     else:
@@ -129,7 +129,7 @@ def rehearse(job: TrainingJob) -> None:
     _try_out(network, next(iter(learned.values())).images[:1], config.model)
 
 
-def set_out(job: TrainingJob, fabric: Fabric) -> Start:
+def prepare_training(job: TrainingJob, fabric: Fabric) -> Start:
     """Return a run's trainee before its first step, what it learns from and what it is validated on; write nothing.
 
     Raises:
