@@ -21,7 +21,7 @@ from steelyard.imaging.runs.run_folder import METRICS, RunFolder
 from steelyard.imaging.runs.slice_settings import SliceChoice
 from steelyard.imaging.runs.split import Split, split_subjects, withhold
 from steelyard.imaging.train.data import LabelledSlices, load_labelled, read_prepared
-from steelyard.imaging.train.launch import TrainingJob, rehearse, train
+from steelyard.imaging.train.launch import TrainingJob, check_job, train
 
 RUNS, CACHE = "runs", "slices"
 
@@ -147,7 +147,7 @@ def check_networks(units: Sequence[Unit], slices: LabelledSlices) -> None:
     """
     first = {unit.config.model: unit for unit in reversed(units)}
     for unit in first.values():
-        rehearse(TrainingJob(config=unit.config, split=unit.split, slices=slices, out=unit.path))
+        check_job(TrainingJob(config=unit.config, split=unit.split, slices=slices, out=unit.path))
 
 
 def do_unit(unit: Unit) -> Timing:

@@ -80,7 +80,7 @@ def train_in_processes(job: TrainingJob, fabric: Fabric, watch: Watch) -> None:
     run = RunWriter(job.out)
     run.check_folder()
     run.folder.check_same(job.config, job.split, job.slices.digests)
-    rehearse(job)
+    check_job(job)
     with run.lock():
         run.begin(job.config, job.split, job.slices.digests)
         if run.folder.finished:
@@ -117,7 +117,7 @@ def _work(fabric: Fabric, job: TrainingJob, watch: Watch) -> None:
     torch.distributed.destroy_process_group()  # or its threads may abort a process that ends before the others
 
 
-def rehearse(job: TrainingJob) -> None:
+def check_job(job: TrainingJob) -> None:
     """Make sure that a run has data to learn from and that its network takes them; write nothing.
 
     Raises:
