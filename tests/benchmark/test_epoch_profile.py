@@ -53,8 +53,8 @@ def test_the_parts_add_up_to_the_epoch_and_training_is_as_ever(tmp_path, method)
     idle = {name for name, seconds in profile.seconds.items() if seconds == 0}
     assert idle == (set() if method.startswith("Ours") else {"vote"})
     assert max(profile.seconds, key=profile.seconds.get) in ("vote", "forward", "backward", "validation", "records")
-    trainee, learned, judged = prepare_training(given, Fabric(accelerator="cpu", devices=1))
-    next(fit(trainee, learned, judged))
-    plain = {name: tensor.clone() for name, tensor in trainee.network.state_dict().items()}
-    load_weights(trainee.network, given.out / "last.safetensors")
-    assert all(torch.equal(tensor, plain[name]) for name, tensor in trainee.network.state_dict().items())
+    training_state, learned, judged = prepare_training(given, Fabric(accelerator="cpu", devices=1))
+    next(fit(training_state, learned, judged))
+    plain = {name: tensor.clone() for name, tensor in training_state.network.state_dict().items()}
+    load_weights(training_state.network, given.out / "last.safetensors")
+    assert all(torch.equal(tensor, plain[name]) for name, tensor in training_state.network.state_dict().items())

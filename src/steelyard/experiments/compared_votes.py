@@ -85,10 +85,10 @@ def retrace(
     slices = load_labelled(read_prepared(data), config.slices, domains=config.domains, cache=cache)
     run.check_same(config, run.split, slices.digests)
     job = TrainingJob(config=config, split=run.split, slices=slices, out=run.path)
-    trainee, learned, judged = prepare_training(job, Fabric(accelerator="cpu", devices=1))
+    training_state, learned, judged = prepare_training(job, Fabric(accelerator="cpu", devices=1))
     compared = Compared(steering, {method.name: _probe(config, method) for method in map(Method.parse, methods)})
-    trainee.balancer.probe = compared
-    for record in islice(fit(trainee, learned, judged), epochs):
+    training_state.balancer.probe = compared
+    for record in islice(fit(training_state, learned, judged), epochs):
         yield list(_rows(record, compared.answers, config))
         compared.answers.clear()
 

@@ -18,12 +18,12 @@ from steelyard.imaging.train.data import LabelledSlices
 from steelyard.imaging.train.environment import describe_accelerator
 from steelyard.imaging.train.run_writer import RunWriter
 from steelyard.imaging.train.sampling import Pool
-from steelyard.imaging.train.trainee import Trainee
 from steelyard.imaging.train.training import EpochRecord, fit, steps_per_epoch
+from steelyard.imaging.train.training_state import TrainingState
 from steelyard.processes.children import end_with_parent, safe_environment
 
 Watch = Callable[[Iterator[EpochRecord]], None]
-Start = tuple[Trainee, Pool, Pool]
+Start = tuple[TrainingState, Pool, Pool]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +130,7 @@ def check_job(job: TrainingJob) -> None:
 
 
 def prepare_training(job: TrainingJob, fabric: Fabric) -> Start:
-    """Return a run's trainee before its first step, what it learns from and what it is validated on; write nothing.
+    """Return a run's training_state before its first step, what it learns from and what it is validated on; write nothing.
 
     Raises:
         UserError: The network cannot take the slices.
@@ -139,9 +139,9 @@ def prepare_training(job: TrainingJob, fabric: Fabric) -> Start:
     torch.set_num_threads(config.threads)
     learned = job.slices.part(job.split, "train", config.trained)
     judged = job.slices.part(job.split, "validate", config.trained)
-    trainee = Trainee(config, fabric, steps=steps_per_epoch(learned, config))
-    _try_out(trainee.network, next(iter(learned.values())).images[:1], config.model)
-    return trainee, learned, judged
+    training_state = TrainingState(config, fabric, steps=steps_per_epoch(learned, config))
+    _try_out(training_state.network, next(iter(learned.values())).images[:1], config.model)
+    return training_state, learned, judged
 
 
 def _try_out(network: nn.Module, images: Tensor, model: str) -> None:
@@ -159,11 +159,11 @@ def _try_out(network: nn.Module, images: Tensor, model: str) -> None:
 
 
 def _epochs(run: RunWriter, start: Start, fabric: Fabric) -> Iterator[EpochRecord]:
-    trainee, learned, judged = start
-    run.resume(trainee, may_write=fabric.is_global_zero)
-    for record in fit(trainee, learned, judged):
+    training_state, learned, judged = start
+    run.resume(training_state, may_write=fabric.is_global_zero)
+    for record in fit(training_state, learned, judged):
         if fabric.is_global_zero:
-            run.record(trainee, record)
+            run.record(training_state, record)
         yield record
     if fabric.is_global_zero:
-        run.finish(trainee)
+        run.finish(training_state)

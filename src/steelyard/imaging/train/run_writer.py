@@ -32,8 +32,8 @@ from steelyard.imaging.runs.run_folder import (
 from steelyard.imaging.runs.split import Split
 from steelyard.imaging.train.checkpoint import load_checkpoint
 from steelyard.imaging.train.environment import describe_environment
-from steelyard.imaging.train.trainee import Trainee
 from steelyard.imaging.train.training import EpochRecord
+from steelyard.imaging.train.training_state import TrainingState
 
 _ACCELERATORS = "accelerators"
 
@@ -108,11 +108,11 @@ class RunWriter:
         if earlier[-1:] != [dict(accelerator)]:
             write_json(self.path / ENVIRONMENT, environment | {_ACCELERATORS: [*earlier, dict(accelerator)]})
 
-    def resume(self, trainee: Trainee, *, may_write: bool = True) -> None:
-        """Bring a trainee to the last checkpoint, and drop table rows that were written after it.
+    def resume(self, training_state: TrainingState, *, may_write: bool = True) -> None:
+        """Bring a training_state to the last checkpoint, and drop table rows that were written after it.
 
         Args:
-            trainee: A fresh one.
+            training_state: A fresh one.
             may_write: False for all but one of several processes.
         """
         checkpoint = self.path / CHECKPOINT
@@ -122,26 +122,28 @@ class RunWriter:
         for table in tables:
             refuse_link(table)
         if checkpoint.exists():
-            load_checkpoint(checkpoint, trainee)
+            load_checkpoint(checkpoint, training_state)
         elif may_write:
-            self.save_weights(LAST, trainee.network)  # so that there are finite weights even if the first step fails
+            self.save_weights(
+                LAST, training_state.network
+            )  # so that there are finite weights even if the first step fails
         for table in tables:
-            _truncate(table, trainee.epoch)
+            _truncate(table, training_state.epoch)
 
-    def record(self, trainee: Trainee, epoch: EpochRecord) -> None:
+    def record(self, training_state: TrainingState, epoch: EpochRecord) -> None:
         """Write one epoch: rows and weights first, the checkpoint last, so that a kill never loses half an epoch."""
-        _append(self.path / EPOCHS, [epoch_row(epoch, trainee.config)])
-        _append(self.path / STEPS, step_rows(epoch, trainee.config))
+        _append(self.path / EPOCHS, [epoch_row(epoch, training_state.config)])
+        _append(self.path / STEPS, step_rows(epoch, training_state.config))
         if epoch.better:
-            self.save_weights(BEST, trainee.network)
-        self.save_weights(LAST, trainee.network)
+            self.save_weights(BEST, training_state.network)
+        self.save_weights(LAST, training_state.network)
         packed = io.BytesIO()
-        torch.save(trainee.state_dict(), packed)
+        torch.save(training_state.state_dict(), packed)
         write_bytes(self.path / CHECKPOINT, packed.getvalue())
 
-    def finish(self, trainee: Trainee) -> None:
+    def finish(self, training_state: TrainingState) -> None:
         """Mark the run as finished and remove its checkpoint."""
-        write_json(self.path / FINISHED, {"epochs": trainee.epoch, "best": trainee.best})
+        write_json(self.path / FINISHED, {"epochs": training_state.epoch, "best": training_state.best})
         self.remove_checkpoint()
 
     def remove_checkpoint(self) -> None:

@@ -16,7 +16,7 @@ from steelyard.imaging.train.weighing import make_probe, make_weighting
 from steelyard.training import Balancer
 
 
-class Trainee:
+class TrainingState:
     """A network, its optimizer and balancer, and how far they are.
 
     Args:
