@@ -50,7 +50,7 @@ def test_what_is_known_is_not_rehearsed(slices, units):
     ],
 )
 def test_enough_steps_are_timed(slices, units, monkeypatch, number, paces, mean):
-    def rehearsed(trainee, *_):
+    def rehearsed(training_state, *_):
         for pace in paces:
             yield EpochRecord(
                 epoch=0, learning_rate=0.1, losses={}, validation={}, better=True, steps=(None,) * 2, seconds=2 * pace

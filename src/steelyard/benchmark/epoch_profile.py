@@ -9,11 +9,11 @@ from typing import Any
 
 from lightning.fabric import Fabric
 
-from steelyard.imaging.runs.run import RunDirectory
 from steelyard.imaging.train import training
-from steelyard.imaging.train.launch import Assignment, set_out
+from steelyard.imaging.train.launch import TrainingJob, prepare_training
+from steelyard.imaging.train.run_writer import RunWriter
 from steelyard.imaging.train.sampling import Draw
-from steelyard.imaging.train.trainee import Trainee
+from steelyard.imaging.train.training_state import TrainingState
 
 PARTS = ("data", "augmentation", "vote", "forward", "backward", "optimizer", "validation", "records", "other")
 """Gathering slices; changing them; the probe; the outer losses; their gradients; the step; the validation subjects; the
@@ -81,42 +81,42 @@ class EpochProfile:
     total: float
 
 
-def profile_epoch(assignment: Assignment, fabric: Fabric | None = None) -> EpochProfile:
+def profile_epoch(job: TrainingJob, fabric: Fabric | None = None) -> EpochProfile:
     """Train the first epoch of a run as `steelyard train` does, and time the parts of the loop.
 
     Args:
-        assignment: The run; its folder gets what the first epoch writes.
+        job: The run; its folder gets what the first epoch writes.
         fabric: Where it runs; times are those of a CPU, which waits for what it began.
     """
-    trainee, learned, judged = set_out(assignment, fabric or Fabric(accelerator="cpu", devices=1))
-    run = RunDirectory(assignment.out)
-    run.begin(assignment.config, assignment.split, assignment.slices.digests)
+    training_state, learned, judged = prepare_training(job, fabric or Fabric(accelerator="cpu", devices=1))
+    run = RunWriter(job.out)
+    run.begin(job.config, job.split, job.slices.digests)
     start = perf_counter()
     watch = Stopwatch()
-    with _timed_parts(trainee, watch):
-        record = next(training.fit(trainee, learned, judged))
+    with _timed_parts(training_state, watch):
+        record = next(training.fit(training_state, learned, judged))
         with watch.part("records"):
-            run.record(trainee, record)
+            run.record(training_state, record)
         total = perf_counter() - start
-    method = assignment.config.method
+    method = job.config.method.name
     return EpochProfile(method=method, steps=len(record.steps), seconds=watch.seconds, total=total)
 
 
 @contextmanager
-def _timed_parts(trainee: Trainee, watch: Stopwatch) -> Iterator[None]:
+def _timed_parts(training_state: TrainingState, watch: Stopwatch) -> Iterator[None]:
     """Have the parts of the real loop timed as they are called, and put everything back afterwards."""
     places: list[tuple[Any, str, str]] = [
         (Draw, "gather", "data"),
         (training, "augmented", "augmentation"),
-        (trainee.balancer, "forward", "forward"),
-        (trainee.fabric, "backward", "backward"),
-        (trainee.optimizer, "zero_grad", "optimizer"),
-        (trainee.optimizer, "step", "optimizer"),
+        (training_state.balancer, "forward", "forward"),
+        (training_state.fabric, "backward", "backward"),
+        (training_state.optimizer, "zero_grad", "optimizer"),
+        (training_state.optimizer, "step", "optimizer"),
         (training, "validate_on", "validation"),
         (training, "record_step", "records"),
     ]
-    if trainee.balancer.probe is not None:
-        places.append((trainee.balancer.probe, "find", "vote"))
+    if training_state.balancer.probe is not None:
+        places.append((training_state.balancer.probe, "find", "vote"))
     before = [(owner, name, vars(owner).get(name)) for owner, name, _ in places]
     try:
         for owner, name, part in places:

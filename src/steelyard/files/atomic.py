@@ -17,6 +17,7 @@ from steelyard.errors import UserError, reason
 from steelyard.files.destinations import refuse_link, refuse_links
 
 _HOST = re.sub(r"[^0-9a-zA-Z]", "", platform.node())[-12:] or "host"  # short, because names are limited
+# A temporary name is .NAME.HOST-PROCESS.part; a record that is not yet valid is .NAME.unfinished.
 _UNFINISHED = re.compile(r"\..+\.([0-9a-zA-Z]+-\d+\.part|unfinished)")
 _STAGED_HERE = re.compile(rf"\..+\.{_HOST}-(\d+)\.part")
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # nor wait for the other end of a pipe
@@ -48,7 +49,7 @@ def write_text(path: Path, text: str, *, within: Path | None = None) -> None:
 
 
 def stage(path: Path, content: bytes, *, within: Path | None = None) -> Path:
-    """Write the content of a file under a temporary name beside it, and return that.
+    """Write the content of a file under a temporary name beside it, and return that name.
 
     Raises:
         UserError: As in `write_bytes`.
@@ -59,10 +60,10 @@ def stage(path: Path, content: bytes, *, within: Path | None = None) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         _discard_orphans(path)
         unfinished.unlink(missing_ok=True)
-        with unfinished.open("xb") as stream:  # never through a link
+        with unfinished.open("xb") as stream:  # x: never through a link
             stream.write(content)
             stream.flush()
-            os.fsync(stream.fileno())
+            os.fsync(stream.fileno())  # on the disk before it gets its name
     except OSError as error:
         discard(unfinished)
         raise UserError(f"{path}: {reason(error)}.") from error
@@ -119,7 +120,7 @@ def remove(path: Path, *, within: Path | None = None) -> None:
 
 
 def discard(unfinished: Path) -> None:
-    """Remove a temporary file, if the system lets us."""
+    """Remove a temporary file, if the system permits."""
     with suppress(OSError):
         unfinished.unlink(missing_ok=True)
 
@@ -157,12 +158,13 @@ def _is_running(process: int) -> bool:
 
 
 def _is_zombie(process: int) -> bool:
-    """Whether a process has ended and only its parent has not asked for it yet; Linux alone tells."""
+    """Whether a process has ended and waits for its parent to collect it; only Linux tells."""
     try:
         status = Path(f"/proc/{process}/stat").read_text(errors="replace")
     except OSError:
         return False
-    return status.rpartition(")")[2].split()[:1] == ["Z"]
+    fields = status.rpartition(")")[2].split()  # the name of the program, in parentheses, may hold spaces
+    return fields[:1] == ["Z"]
 
 
 def is_unfinished(path: Path) -> bool:

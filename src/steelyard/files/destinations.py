@@ -11,27 +11,29 @@ _BEGINNING = 1000  # bytes of a file in which its mark is looked for
 
 def first_link(folder: Path, within: Path) -> Path | None:
     """Return the first link on the way from a folder of results to one within it, itself included."""
-    step = within
+    path = within
     for name in folder.relative_to(within).parts:
-        step = step / name
-        if step.is_symlink():
-            return step
+        path = path / name
+        if path.is_symlink():
+            return path
     return None
 
 
 def refuse_links(folder: Path, *, within: Path | None) -> None:
-    """Make sure that nothing is written or deleted through a link; the folder of results itself may be one.
+    """Refuse to write or delete through a link; the folder of results itself may be one.
 
     Raises:
         UserError: A folder on the way is a link, and which.
     """
-    link = None if within is None else first_link(folder, within)
+    if within is None:
+        return
+    link = first_link(folder, within)
     if link is not None:
         raise UserError(f"{link}: is a link; nothing is written or deleted through links inside {within}.")
 
 
 def refuse_link(path: Path) -> None:
-    """Make sure that a file that is written in place is no link.
+    """Refuse to write into a file that is a link.
 
     Raises:
         UserError: It is one.
@@ -61,11 +63,11 @@ def check_folder(folder: Path) -> None:
 
 
 def check_file(path: Path, *, mark: str | None = None) -> None:
-    """Refuse to write a file that cannot be written, or to replace one that is not ours; change nothing.
+    """Refuse to write a file that cannot be written, or to replace somebody else's; change nothing.
 
     Args:
         path: The file, as the user names it.
-        mark: What the beginning of every such file of ours holds; without it none is replaced.
+        mark: Text at the beginning of every such file that steelyard writes; without a mark no file is replaced.
 
     Raises:
         UserError: It cannot be written, or is somebody else's.

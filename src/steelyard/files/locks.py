@@ -1,4 +1,4 @@
-"""One run for one folder: others are refused while it works."""
+"""Locks: a folder of results has one run at a time, others are refused."""
 
 import os
 import sys
@@ -19,26 +19,26 @@ class InUseError(UserError):
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Make a folder if there is none, and keep other runs out of it; a failure leaves no new empty folder.
+    """Create a folder if there is none, and lock it for one run; a failure leaves no new empty folder.
 
     Raises:
-        UserError: It cannot be made or written.
-        InUseError: Another run holds it.
+        UserError: It cannot be created or written.
+        InUseError: Another run has the lock.
     """
     check_folder(folder)
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
-        _make_folder(folder)
+        _create_folder(folder)
         with _locked(folder):
             yield
     except BaseException:
-        for path in missing:
-            with suppress(OSError):
+        for path in missing:  # the innermost first
+            with suppress(OSError):  # it is not empty: something was written after all
                 path.rmdir()
         raise
 
 
-def _make_folder(folder: Path) -> None:
+def _create_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -47,13 +47,13 @@ def _make_folder(folder: Path) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold a folder for one run; the lock goes with the process, however it ends.
+    """Lock a folder for one run; the lock ends with the process, however that ends.
 
-    The folder itself is locked: there is no file to leave behind. Where the system or the file system knows no locks,
-    the run goes on without.
+    The folder itself is locked: there is no lock file to leave behind. Where the system or the file system has no
+    locks, the run continues without.
 
     Raises:
-        InUseError: Another run holds it.
+        InUseError: Another run has the lock.
     """
     if sys.platform == "win32":
         yield
@@ -68,7 +68,7 @@ def _locked(folder: Path) -> Iterator[None]:
         except BlockingIOError as error:
             raise InUseError(f"{folder}: another run is working on it.") from error
         except OSError:
-            pass
+            pass  # a file system without locks
         yield
     finally:
         os.close(handle)

@@ -48,7 +48,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object of a stranger's that is of use but not needed; an empty one where there is none."""
+    """Read a JSON object that is useful but not needed; an empty one where it cannot be read."""
     try:
         return read_json(path)
     except UserError:
@@ -56,7 +56,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def parse_json(text: str) -> Any:
-    """Return what a JSON text holds.
+    """Return the content of a JSON text.
 
     Raises:
         ValueError: It is no JSON, is nested too deeply, or holds an integer or text that cannot be handled.

@@ -7,12 +7,11 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from steelyard.errors import UserError
-from steelyard.imaging.anatomy.stripe import stripe_values
+from steelyard.imaging.anatomy.white_stripe import largest_mode, stripe_values
 from steelyard.imaging.scans.boxes import Mask, working_box
 from steelyard.imaging.scans.distances import deep_inside
 from steelyard.imaging.scans.volumes import Volume
 
-_BINS = 1024
 _MARGIN = 2  # voxels: the slope filter (1) and the mean filter (1) look no further
 _FEWEST_VOXELS = 1000  # a histogram of fewer has no reliable peak
 _FINE_AXIS = 1.5  # an axis is resolved well if its spacing is at most this times the smallest spacing
@@ -71,27 +70,6 @@ def find_stripe(scan: Volume, *, brain: Volume, width: float = 0.05, depth_mm: f
     if not deviation > 0:
         raise UserError("the white stripe has no spread; the intensities are too coarse to normalise")
     return Stripe(peak, float(inside.min()), float(inside.max()), float(inside.mean()), deviation)
-
-
-def largest_mode(values: NDArray[np.float64]) -> float:
-    """Return the highest peak of a histogram, smoothed by Silverman's bandwidth, without the outer percentiles.
-
-    >>> generator = np.random.default_rng(0)
-    >>> bool(abs(largest_mode(generator.normal(100.0, 5.0, 50_000)) - 100.0) < 1.0)
-    True
-    """
-    low, lower, upper, high = np.percentile(values, [1, 25, 75, 99])
-    if not high > low:
-        return float(low)
-    central = values[(values >= low) & (values <= high)]
-    # Silverman's rule: 0.9 · min(standard deviation, interquartile range / 1.34) · n^(-1/5). The range may be 0.
-    spread = min(float(central.std()), (upper - lower) / 1.34) or float(central.std())
-    bandwidth = 0.9 * spread * len(central) ** -0.2
-    bin_width = (high - low) / _BINS
-    counts, edges = np.histogram(central, _BINS, (low, high))
-    density = ndimage.gaussian_filter1d(counts.astype(np.float64), max(1.0, bandwidth / bin_width), mode="nearest")
-    highest_bin = int(density.argmax())
-    return float(edges[highest_bin] + edges[highest_bin + 1]) / 2
 
 
 def _even_values(scan: Volume, brain: Volume, region: Mask) -> NDArray[np.float64]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from steelyard.errors import UserError
 from steelyard.files.checks import check_whole
 from steelyard.files.regular_files import open_regular
-from steelyard.imaging.train.trainee import Trainee
+from steelyard.imaging.train.training_state import TrainingState
 
 # What the optimizers keep of every parameter; `step` is a single number, the others have the parameter's shape.
 _MOMENTS = {"sgd": {"momentum_buffer"}, "adamw": {"step", "exp_avg", "exp_avg_sq"}}
@@ -27,26 +27,26 @@ _COUNTED = {"last_epoch", "_step_count", "_last_lr", "_is_initial", "_get_lr_cal
 _LARGEST_SHARE, _LARGEST_REST = 8, 64_000_000
 
 
-def load_checkpoint(path: Path, trainee: Trainee) -> None:
-    """Bring a fresh trainee to where a checkpoint was written.
+def load_checkpoint(path: Path, training_state: TrainingState) -> None:
+    """Bring a fresh training_state to where a checkpoint was written.
 
     Raises:
         UserError: The file is damaged, is no checkpoint, or is one of another run.
     """
     try:
-        state = _read(_content(path, trainee))
+        state = _read(_content(path, training_state))
     except Exception as error:  # any bytes may be in the file, and torch's reader raises whatever they lead to
         raise UserError(f"{path}: is damaged or no checkpoint; remove it to begin anew.") from error
     try:
-        _check(state, trainee)
-        trainee.load_state_dict(state)
+        _check(state, training_state)
+        training_state.load_state_dict(state)
     except Exception as error:  # as the values in it may be anything
         raise UserError(f"{path}: is the checkpoint of something else; remove it to begin anew.") from error
 
 
-def _content(path: Path, trainee: Trainee) -> bytes:
-    """Return the bytes of a file that is not too large to be the trainee's checkpoint."""
-    tensors = trainee.network.state_dict().values()
+def _content(path: Path, training_state: TrainingState) -> bytes:
+    """Return the bytes of a file that is not too large to be the training_state's checkpoint."""
+    tensors = training_state.network.state_dict().values()
     largest = _LARGEST_SHARE * sum(tensor.nbytes for tensor in tensors) + _LARGEST_REST
     with open_regular(path) as stream:
         if os.fstat(stream.fileno()).st_size > largest:
@@ -72,29 +72,29 @@ def _read(content: bytes) -> Any:
         return torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
 
 
-def _check(state: Any, trainee: Trainee) -> None:
-    """Refuse a state that is not of the trainee's form: torch takes over much that only fails in a later step."""
-    fresh = trainee.state_dict()
+def _check(state: Any, training_state: TrainingState) -> None:
+    """Refuse a state that is not of the training_state's form: torch takes over much that only fails in a later step."""
+    fresh = training_state.state_dict()
     if set(state) != set(fresh):
         raise ValueError("other entries")
-    check_whole("epoch", state["epoch"], 0, trainee.config.epochs)
-    check_whole("waited", state["waited"], 0, trainee.config.epochs)
+    check_whole("epoch", state["epoch"], 0, training_state.config.epochs)
+    check_whole("waited", state["waited"], 0, training_state.config.epochs)
     _check_alike(state["best"], fresh["best"])
     for name in ("network", "balancer"):
         _check_alike(state[name], fresh[name])
-    _check_optimizer(state["optimizer"], fresh["optimizer"], trainee)
+    _check_optimizer(state["optimizer"], fresh["optimizer"], training_state)
     if fresh["cycle"] is not None:
-        _check_cycle(state["cycle"], fresh["cycle"], state["epoch"] / trainee.config.epochs)
+        _check_cycle(state["cycle"], fresh["cycle"], state["epoch"] / training_state.config.epochs)
 
 
-def _check_optimizer(state: Any, fresh: Mapping[str, Any], trainee: Trainee) -> None:
+def _check_optimizer(state: Any, fresh: Mapping[str, Any], training_state: TrainingState) -> None:
     for group, expected in zip(state["param_groups"], fresh["param_groups"], strict=True):
         if group["params"] != expected["params"]:
             raise ValueError("other parameters")
         _check_alike(group, {name: value for name, value in expected.items() if name in group or name == "lr"})
-    parameters = list(trainee.network.parameters())
+    parameters = list(training_state.network.parameters())
     for place, moments in state["state"].items():
-        if set(moments) != _MOMENTS[trainee.config.optimizer]:
+        if set(moments) != _MOMENTS[training_state.config.optimizer]:
             raise ValueError("another optimizer")
         for name, moment in moments.items():
             shape = torch.Size() if name == "step" else parameters[place].shape

@@ -13,7 +13,7 @@ from steelyard.errors import UserError
 from steelyard.imaging.networks.losses import cross_entropy_minus_dice
 from steelyard.imaging.runs.config import TrainingConfig
 from steelyard.imaging.train.sampling import Batch, Draw, Pool, draw_epoch
-from steelyard.imaging.train.trainee import Trainee
+from steelyard.imaging.train.training_state import TrainingState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,38 +56,38 @@ def steps_per_epoch(pool: Pool, config: TrainingConfig) -> int:
     return sum(1 for _ in _draws(pool, config, torch.Generator()))
 
 
-def fit(trainee: Trainee, train: Pool, validate: Pool) -> Iterator[EpochRecord]:
+def fit(training_state: TrainingState, train: Pool, validate: Pool) -> Iterator[EpochRecord]:
     """Train until there is nothing left to do, and yield one record per epoch.
 
     The order of the data and its changes follow from seed and epoch alone, so that a run that is continued is the run
     that was never stopped, and all methods of one seed see the same batches.
     """
-    config, fabric = trainee.config, trainee.fabric
-    while not trainee.finished:
-        seed = config.seed * 1_000_003 + trainee.epoch
+    config, fabric = training_state.config, training_state.fabric
+    while not training_state.finished:
+        seed = config.seed * 1_000_003 + training_state.epoch
         generator = torch.Generator().manual_seed(seed)
         torch.manual_seed(seed)
-        trainee.model.train()
-        rate = trainee.learning_rate
+        training_state.model.train()
+        rate = training_state.learning_rate
         steps: list[StepRecord] = []
         started = monotonic()
         for draw in _draws(train, config, generator):
             batch = augmented(draw.gather(train), config, generator)
             batch = fabric.to_device(_part(batch, fabric.global_rank, fabric.world_size))
-            loss = trainee.balancer(trainee.model, batch, trainee.optimizer)
-            steps.append(record_step(trainee, len(steps)))
-            _refuse_nonsense(steps[-1], draw, train, epoch=trainee.epoch)
-            trainee.optimizer.zero_grad()
+            loss = training_state.balancer(training_state.model, batch, training_state.optimizer)
+            steps.append(record_step(training_state, len(steps)))
+            _refuse_nonsense(steps[-1], draw, train, epoch=training_state.epoch)
+            training_state.optimizer.zero_grad()
             fabric.backward(loss)
-            trainee.optimizer.step()
-            if trainee.cycle is not None:
-                trainee.cycle.step()
+            training_state.optimizer.step()
+            if training_state.cycle is not None:
+                training_state.cycle.step()
         seconds = monotonic() - started
-        validation = validate_on(trainee, validate)
+        validation = validate_on(training_state, validate)
         losses = {name: _mean_of(name, steps) for name in train}
-        better = trainee.finish_epoch(_criterion(trainee, validation or losses))
+        better = training_state.finish_epoch(_criterion(training_state, validation or losses))
         yield EpochRecord(
-            epoch=trainee.epoch - 1,
+            epoch=training_state.epoch - 1,
             learning_rate=rate,
             losses=losses,
             validation=validation,
@@ -97,26 +97,26 @@ def fit(trainee: Trainee, train: Pool, validate: Pool) -> Iterator[EpochRecord]:
         )
 
 
-def _criterion(trainee: Trainee, losses: Mapping[str, float]) -> float:
+def _criterion(training_state: TrainingState, losses: Mapping[str, float]) -> float:
     """Return the mean over domains that have a loss, the same for all processes."""
     mean = fmean([loss for loss in losses.values() if isfinite(loss)] or [float("inf")])
-    shared: Any = trainee.fabric.all_reduce(torch.tensor(mean, dtype=torch.float64), reduce_op="mean")
+    shared: Any = training_state.fabric.all_reduce(torch.tensor(mean, dtype=torch.float64), reduce_op="mean")
     return float(shared)
 
 
-def validate_on(trainee: Trainee, pool: Pool) -> dict[str, float]:
+def validate_on(training_state: TrainingState, pool: Pool) -> dict[str, float]:
     """Return the loss of each domain: the mean over its subjects, one batch a subject."""
-    trainee.model.eval()
+    training_state.model.eval()
     losses: dict[str, float] = {}
     with torch.no_grad():
         for name, slices in pool.items():
             each = {}
             for subject, pair in slices.by_subject().items():
-                images, masks = trainee.fabric.to_device(pair)
-                each[subject] = float(cross_entropy_minus_dice(trainee.model(images), masks))
+                images, masks = training_state.fabric.to_device(pair)
+                each[subject] = float(cross_entropy_minus_dice(training_state.model(images), masks))
                 if not isfinite(each[subject]):
                     raise UserError(
-                        f"epoch {trainee.epoch}: the validation loss of {subject} ({name}) is {each[subject]}; "
+                        f"epoch {training_state.epoch}: the validation loss of {subject} ({name}) is {each[subject]}; "
                         "the weights of the last good epoch are kept. A smaller learning rate may help."
                     )
             losses[name] = fmean(each.values())
@@ -145,15 +145,15 @@ def _part(batch: Batch, rank: int, ranks: int) -> Batch:
     return {name: pair for name, pair in parts.items() if len(pair[0])}
 
 
-def record_step(trainee: Trainee, number: int) -> StepRecord:
+def record_step(training_state: TrainingState, number: int) -> StepRecord:
     """Return what the balancer's last call did."""
-    report = trainee.balancer.last
+    report = training_state.balancer.last
     assert report is not None  # noqa: S101
     return StepRecord(
         step=number,
         losses={name: loss.item() for name, loss in report.losses.items()},
         weights=report.weights,
-        hypothetical=report.measured if trainee.balancer.probe is not None else {},
+        hypothetical=report.measured if training_state.balancer.probe is not None else {},
         vote=report.vote,
         outcome=report.outcome.value,
     )
