@@ -221,7 +221,7 @@ def test_a_wrong_folder_or_run_is_refused_before_anything_is_written(run, pair, 
     (foreign / "thesis.txt").write_text("mine")
     with pytest.raises(UserError, match="not written by steelyard predict"):
         statuses(run, pair, foreign)
-    with pytest.raises(UserError, match="no such run directory"):
+    with pytest.raises(UserError, match="no such run folder"):
         statuses(tmp_path / "none", pair, tmp_path / "out")
     with pytest.raises(UserError, match="workers must be at least 1"):
         statuses(run, pair, tmp_path / "out", workers=0)
@@ -320,3 +320,10 @@ def test_a_name_in_another_encoding_breaks_neither_table_nor_page(run, stripped,
     out = tmp_path / "out"
     assert [one.status for one in predict(run, find_scans([odd]), out, options=QUICK)] == ["done"]
     assert "rgen_FLAIR.nii" in (out / "index.html").read_text(encoding="utf-8")
+
+
+def test_prediction_does_not_load_the_training_stack():
+    stack = ["lightning", "steelyard.imaging.train", "steelyard.training", "steelyard.probing"]
+    code = f"import sys, steelyard.imaging.predict; print([name for name in {stack} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

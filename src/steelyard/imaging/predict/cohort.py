@@ -45,7 +45,7 @@ def predict(
     The outputs of other scans stay, in the table and on the page too. Both are written after the last scan.
 
     Args:
-        run: The run directory of the trained network.
+        run: The run folder of the trained network.
         scans: From `find_scans`.
         out: The folder for the results.
         options: Which steps run, and what counts as a lesion.

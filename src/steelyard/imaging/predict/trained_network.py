@@ -1,4 +1,4 @@
-"""The trained network of a run directory, which may come from anybody."""
+"""The trained network of a run folder, which may come from anybody."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ def load_trained_network(run: Path, *, model: str | None = None) -> TrainedNetwo
     """Load the network of a run; sizes are checked before memory is taken.
 
     Args:
-        run: The run directory.
+        run: The run folder.
         model: The import path of the network's code, from the user, if it is not one of steelyard's networks.
 
     Raises:
@@ -40,10 +40,10 @@ def load_trained_network(run: Path, *, model: str | None = None) -> TrainedNetwo
             network, or the network is code that the user did not name.
     """
     if not run.is_dir():
-        raise UserError(f"{run}: there is no such run directory.")
-    directory = RunFolder(run)
-    config = directory.config
-    network = directory.network(model=model)
+        raise UserError(f"{run}: there is no such run folder.")
+    folder = RunFolder(run)
+    config = folder.config
+    network = folder.network(model=model)
     frame = config.slices.frame
     shape = None if frame.shape is None else list(frame.shape)
     description = {
@@ -51,6 +51,6 @@ def load_trained_network(run: Path, *, model: str | None = None) -> TrainedNetwo
         "Width": config.width,
         "Options": dict(config.options),
         "Frame": {"Shape": shape, "PixelMm": frame.pixel_mm},
-        "SHA256": digest(directory.weights),
+        "SHA256": digest(folder.weights),
     }
     return TrainedNetwork(network=network, frame=frame, description=description)
