@@ -84,7 +84,7 @@ def _draw_ground(template: Template, generator: np.random.Generator) -> Field:
     distance = grid.values[0].numpy().clip(0)
     patchy = 1 + 0.45 * _noise(grid, 7.0, generator)
     rim = generator.uniform(0.6, 1.0) * np.exp(-distance / generator.uniform(1.5, 3.5)) * patchy
-    white = _white_matter(template)
+    _, white = template.tissues_around_ventricles()
     deep = ndimage.gaussian_filter(white, 2.5)
     allowed = np.maximum(deep**2, np.exp(-distance / 3.0)) * _away_from_midline(grid)
     potential = np.maximum(np.maximum(rim, _caps(grid, generator)), _foci(deep * (distance > 5), generator))
@@ -102,14 +102,6 @@ def _ball(width: int) -> NDArray[np.bool_]:
     offset = np.arange(width) - (width - 1) / 2
     x, y, z = np.ix_(offset, offset, offset)
     return np.asarray(x**2 + y**2 + z**2 <= (width / 2) ** 2)
-
-
-def _white_matter(template: Template) -> FloatArray:
-    """Return the template's white matter on the grid of the distance to the ventricles."""
-    grid, whole = template.ventricle_distance, template.tissues
-    first = [round((a - b) / whole.spacing) for a, b in zip(grid.origin, whole.origin, strict=True)]
-    box = tuple(slice(start, start + count) for start, count in zip(first, grid.values.shape[1:], strict=True))
-    return np.asarray(whole.values[1][box].numpy())
 
 
 def _away_from_midline(grid: Field) -> FloatArray:
