@@ -17,13 +17,13 @@ from steelyard.imaging.runs.split import Split
 from steelyard.imaging.train.data import LabelledSlices
 from steelyard.imaging.train.environment import describe_accelerator
 from steelyard.imaging.train.run_writer import RunWriter
-from steelyard.imaging.train.sampling import Pool
+from steelyard.imaging.train.sampling import SlicesByDomain
 from steelyard.imaging.train.training import EpochRecord, fit, steps_per_epoch
 from steelyard.imaging.train.training_state import TrainingState
 from steelyard.processes.children import end_with_parent, safe_environment
 
 Watch = Callable[[Iterator[EpochRecord]], None]
-Start = tuple[TrainingState, Pool, Pool]
+Start = tuple[TrainingState, SlicesByDomain, SlicesByDomain]
 
 
 @dataclass(frozen=True, kw_only=True)

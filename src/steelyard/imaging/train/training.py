@@ -12,7 +12,7 @@ import torch
 from steelyard.errors import UserError
 from steelyard.imaging.networks.losses import cross_entropy_minus_dice
 from steelyard.imaging.runs.config import TrainingConfig
-from steelyard.imaging.train.sampling import Batch, Draw, Pool, draw_epoch
+from steelyard.imaging.train.sampling import Batch, BatchIndices, SlicesByDomain, draw_epoch
 from steelyard.imaging.train.training_state import TrainingState
 
 
@@ -51,12 +51,12 @@ class EpochRecord:
     seconds: float = field(default=0.0, compare=False)  # the one thing that differs from time to time
 
 
-def steps_per_epoch(pool: Pool, config: TrainingConfig) -> int:
+def steps_per_epoch(pool: SlicesByDomain, config: TrainingConfig) -> int:
     """Return how many mini-batches an epoch has."""
     return sum(1 for _ in _draws(pool, config, torch.Generator()))
 
 
-def fit(training_state: TrainingState, train: Pool, validate: Pool) -> Iterator[EpochRecord]:
+def fit(training_state: TrainingState, train: SlicesByDomain, validate: SlicesByDomain) -> Iterator[EpochRecord]:
     """Train until there is nothing left to do, and yield one record per epoch.
 
     The order of the data and its changes follow from seed and epoch alone, so that a run that is continued is the run
@@ -72,7 +72,7 @@ def fit(training_state: TrainingState, train: Pool, validate: Pool) -> Iterator[
         steps: list[StepRecord] = []
         started = monotonic()
         for draw in _draws(train, config, generator):
-            batch = augmented(draw.gather(train), config, generator)
+            batch = augment_batch(draw.gather(train), config, generator)
             batch = fabric.to_device(_part(batch, fabric.global_rank, fabric.world_size))
             loss = training_state.balancer(training_state.model, batch, training_state.optimizer)
             steps.append(record_step(training_state, len(steps)))
@@ -104,7 +104,7 @@ def _criterion(training_state: TrainingState, losses: Mapping[str, float]) -> fl
     return float(shared)
 
 
-def validate_on(training_state: TrainingState, pool: Pool) -> dict[str, float]:
+def validate_on(training_state: TrainingState, pool: SlicesByDomain) -> dict[str, float]:
     """Return the loss of each domain: the mean over its subjects, one batch a subject."""
     training_state.model.eval()
     losses: dict[str, float] = {}
@@ -123,11 +123,11 @@ def validate_on(training_state: TrainingState, pool: Pool) -> dict[str, float]:
     return losses
 
 
-def _draws(pool: Pool, config: TrainingConfig, generator: torch.Generator) -> Iterator[Draw]:
+def _draws(pool: SlicesByDomain, config: TrainingConfig, generator: torch.Generator) -> Iterator[BatchIndices]:
     return draw_epoch(pool, batch_size=config.batch_size, mixing=config.mixing, generator=generator)
 
 
-def augmented(batch: Batch, config: TrainingConfig, generator: torch.Generator) -> Batch:
+def augment_batch(batch: Batch, config: TrainingConfig, generator: torch.Generator) -> Batch:
     """Change all domains' slices in one go."""
     images, masks = (torch.cat(parts) for parts in zip(*batch.values(), strict=True))
     if config.augmentation is not None:
@@ -159,7 +159,7 @@ def record_step(training_state: TrainingState, number: int) -> StepRecord:
     )
 
 
-def _refuse_nonsense(record: StepRecord, draw: Draw, pool: Pool, *, epoch: int) -> None:
+def _refuse_nonsense(record: StepRecord, draw: BatchIndices, pool: SlicesByDomain, *, epoch: int) -> None:
     for name, loss in record.losses.items():
         if not isfinite(loss):
             raise UserError(
