@@ -11,7 +11,7 @@ from steelyard.imaging.runs.split import Split
 from steelyard.imaging.train import training
 from steelyard.imaging.train.data import LabelledSlices
 from steelyard.imaging.train.launch import TrainingJob, prepare_training
-from steelyard.imaging.train.sampling import DomainSlices, BatchIndices
+from steelyard.imaging.train.sampling import BatchIndices, DomainSlices
 from steelyard.imaging.train.training import fit
 
 
