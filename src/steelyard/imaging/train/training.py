@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from steelyard.errors import UserError
-from steelyard.imaging.networks.losses import cross_entropy_minus_dice
+from steelyard.imaging.networks.paper import cross_entropy_minus_dice
 from steelyard.imaging.runs.config import TrainingConfig
 from steelyard.imaging.train.records import EpochRecord, StepRecord
 from steelyard.imaging.train.sampling import Batch, BatchIndices, SlicesByDomain, draw_epoch

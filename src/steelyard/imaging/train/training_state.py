@@ -11,7 +11,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import OneCycleLR
 
 from steelyard.imaging.networks.build import build_network
-from steelyard.imaging.networks.losses import cross_entropy_minus_dice
+from steelyard.imaging.networks.paper import cross_entropy_minus_dice
 from steelyard.imaging.runs.config import TrainingConfig
 from steelyard.imaging.train.weighing import make_probe, make_weighting
 from steelyard.training import Balancer
