@@ -12,7 +12,7 @@ from lightning.fabric import Fabric
 from steelyard.imaging.train import training
 from steelyard.imaging.train.launch import TrainingJob, prepare_training
 from steelyard.imaging.train.run_writer import RunWriter
-from steelyard.imaging.train.sampling import Draw
+from steelyard.imaging.train.sampling import BatchIndices
 from steelyard.imaging.train.training_state import TrainingState
 
 PARTS = ("data", "augmentation", "vote", "forward", "backward", "optimizer", "validation", "records", "other")
@@ -106,8 +106,8 @@ def profile_epoch(job: TrainingJob, fabric: Fabric | None = None) -> EpochProfil
 def _timed_parts(training_state: TrainingState, watch: Stopwatch) -> Iterator[None]:
     """Have the parts of the real loop timed as they are called, and put everything back afterwards."""
     places: list[tuple[Any, str, str]] = [
-        (Draw, "gather", "data"),
-        (training, "augmented", "augmentation"),
+        (BatchIndices, "gather", "data"),
+        (training, "augment_batch", "augmentation"),
         (training_state.balancer, "forward", "forward"),
         (training_state.fabric, "backward", "backward"),
         (training_state.optimizer, "zero_grad", "optimizer"),

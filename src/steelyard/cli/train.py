@@ -14,7 +14,7 @@ from steelyard.processes.children import blocked_signals
 if TYPE_CHECKING:
     from steelyard.imaging.runs.config import TrainingConfig
     from steelyard.imaging.train.launch import TrainingJob
-    from steelyard.imaging.train.training import EpochRecord
+    from steelyard.imaging.train.records import EpochRecord
 
 
 @dataclass(frozen=True)
@@ -134,9 +134,9 @@ class _Watch:
         from steelyard.cli.progress import track
 
         if self.tensorboard is not None:
-            from steelyard.imaging.train.tensorboard import logged
+            from steelyard.imaging.train.records import log_to_tensorboard
 
-            records = logged(records, self.tensorboard)
+            records = log_to_tensorboard(records, self.tensorboard)
         track((_told(record) for record in records), total=self.epochs, title="Training")
 
 

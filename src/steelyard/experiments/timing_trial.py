@@ -13,7 +13,7 @@ from steelyard.imaging.evaluate.evaluation import evaluate
 from steelyard.imaging.networks.build import build_network
 from steelyard.imaging.train.data import LabelledSlices, read_prepared
 from steelyard.imaging.train.run_writer import RunWriter
-from steelyard.imaging.train.sampling import DomainSlices, Pool
+from steelyard.imaging.train.sampling import DomainSlices, SlicesByDomain
 from steelyard.imaging.train.training import fit, steps_per_epoch, validate_on
 from steelyard.imaging.train.training_state import TrainingState
 
@@ -59,7 +59,7 @@ def time_judging(unit: Unit) -> float:
     return monotonic() - started
 
 
-def _begin(unit: Unit, slices: LabelledSlices) -> tuple[TrainingState, Pool]:
+def _begin(unit: Unit, slices: LabelledSlices) -> tuple[TrainingState, SlicesByDomain]:
     """Return an untrained network, and as few slices as make one step a domain."""
     config = replace(unit.config, epochs=_ENDLESS, stop_after=_ENDLESS)
     torch.set_num_threads(config.threads)

@@ -6,8 +6,7 @@ from lightning.fabric import Fabric
 
 from steelyard.errors import UserError
 from steelyard.experiments.configs import smoke, standard
-from steelyard.imaging.networks.losses import cross_entropy_minus_dice
-from steelyard.imaging.networks.unet import UNet
+from steelyard.imaging.networks.paper import UNet, cross_entropy_minus_dice
 from steelyard.imaging.runs.split import split_subjects
 from steelyard.imaging.train.sampling import DomainSlices, draw_epoch
 from steelyard.imaging.train.training import fit, steps_per_epoch

@@ -39,16 +39,16 @@ class DomainSlices:
         return len(self.owners)
 
 
-Pool = Mapping[str, DomainSlices]
+SlicesByDomain = Mapping[str, DomainSlices]
 
 
 @dataclass(frozen=True)
-class Draw:
+class BatchIndices:
     """Which slices make one mini-batch: by domain, the indices of its slices."""
 
     indices: dict[str, list[int]]
 
-    def gather(self, pool: Pool) -> Batch:
+    def gather(self, pool: SlicesByDomain) -> Batch:
         """Return the images and masks; a domain without samples is left out."""
         return {
             name: (pool[name].images[picked], pool[name].masks[picked])
@@ -56,7 +56,7 @@ class Draw:
             if picked
         }
 
-    def describe(self, pool: Pool) -> str:
+    def describe(self, pool: SlicesByDomain) -> str:
         """Name the subjects of the slices, for a message."""
         return "; ".join(
             f"{name}: {', '.join(sorted({pool[name].owners[index] for index in picked}))}"
@@ -65,7 +65,9 @@ class Draw:
         )
 
 
-def draw_epoch(pool: Pool, *, batch_size: int, mixing: Mixing, generator: torch.Generator) -> Iterator[Draw]:
+def draw_epoch(
+    pool: SlicesByDomain, *, batch_size: int, mixing: Mixing, generator: torch.Generator
+) -> Iterator[BatchIndices]:
     """Yield the mini-batches of one epoch; an incomplete last one is dropped.
 
     A domain with fewer slices has them repeated at random until all domains are of one size. `random` draws from the
@@ -90,25 +92,25 @@ def _filled(size: int, wanted: int, generator: torch.Generator) -> list[int]:
     return order
 
 
-def _mixed(orders: dict[str, list[int]], batch_size: int, generator: torch.Generator) -> Iterator[Draw]:
+def _mixed(orders: dict[str, list[int]], batch_size: int, generator: torch.Generator) -> Iterator[BatchIndices]:
     everything = [(name, index) for name, order in orders.items() for index in order]
     shuffled = torch.randperm(len(everything), generator=generator).tolist()
     for start in range(0, len(everything) - batch_size + 1, batch_size):
         batch = [everything[place] for place in shuffled[start : start + batch_size]]
-        yield Draw({name: [index for owner, index in batch if owner == name] for name in orders})
+        yield BatchIndices({name: [index for owner, index in batch if owner == name] for name in orders})
 
 
-def _balanced(orders: dict[str, list[int]], batch_size: int, generator: torch.Generator) -> Iterator[Draw]:
+def _balanced(orders: dict[str, list[int]], batch_size: int, generator: torch.Generator) -> Iterator[BatchIndices]:
     del generator
     if batch_size % len(orders):
         raise UserError(f"balanced batches need a size that {len(orders)} domains divide; got {batch_size}.")
     each = batch_size // len(orders)
     size = len(next(iter(orders.values())))
     for start in range(0, size - each + 1, each):
-        yield Draw({name: order[start : start + each] for name, order in orders.items()})
+        yield BatchIndices({name: order[start : start + each] for name, order in orders.items()})
 
 
-_DEALS: dict[Mixing, Callable[[dict[str, list[int]], int, torch.Generator], Iterator[Draw]]] = {
+_DEALS: dict[Mixing, Callable[[dict[str, list[int]], int, torch.Generator], Iterator[BatchIndices]]] = {
     "random": _mixed,
     "balanced": _balanced,
 }
