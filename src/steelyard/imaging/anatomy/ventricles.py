@@ -15,16 +15,15 @@ from scipy import ndimage
 
 from steelyard.imaging.anatomy.rigid import Rigid
 from steelyard.imaging.anatomy.template import Template, load_template
+from steelyard.imaging.scans.boxes import Box, Mask
 from steelyard.imaging.scans.volumes import Volume, canonical, turned_back
 
-Mask = NDArray[np.bool_]
 Vector = NDArray[np.float64]
-Box = tuple[slice, slice, slice]
 
 _AROUND_MM = 15.0  # from the average's ventricles: where the levels of fluid and tissue are measured
 _SEED_MM = 1.0  # fluid this close to the average's ventricles is theirs, with all fluid connected to it
 _REACH_MM = 12.0  # ventricles may be wider than the average's by this much
-_WIDENING = 2.0  # fluid at this ratio of distances from ventricles and other fluid divides them: ventricles widen more
+_WIDENING = 2.0  # fluid less than this many times as far from ventricles as from other fluid: they widen more with age
 _BELOW = 4.0  # mm by which each mm below the ventricles brings other fluid closer: cisterns and third ventricle
 _OTHER_FLUID = 0.3  # probability of fluid in the average brain
 _DARK_TISSUE = 0.1  # quantile of all that is brighter than fluid: grey matter, on T1 also lesions
@@ -188,7 +187,7 @@ def _on_grid(
 
 
 def _levels(voxels: NDArray[np.floating], inside: Mask, to_average: _AffineMap) -> _Levels | None:
-    """Divide the brain around the ventricles halfway between fluid and tissue; None where the two cannot be told."""
+    """Divide the brain around the ventricles halfway between fluid and tissue; None where there is no difference."""
     box, distance = _on_grid(_average().distance, to_average, inside.shape)
     values = voxels[box][inside[box] & (distance < _AROUND_MM)]
     if not len(values):
