@@ -198,8 +198,8 @@ class Experiment(Command):
 
     def _grid(self) -> "GridConfig":
         from steelyard.experiments.grids import design_named, read_availability
+        from steelyard.imaging.runs.config import with_settings
         from steelyard.imaging.runs.method import Method
-        from steelyard.imaging.runs.settings import with_settings
 
         design = design_named(self.name)
         domains = self.domains or design.training.domains

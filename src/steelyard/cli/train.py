@@ -109,7 +109,7 @@ class Train(Command):
 
     def _config(self) -> "TrainingConfig":
         from steelyard.experiments.configs import profile_named
-        from steelyard.imaging.runs.settings import with_settings
+        from steelyard.imaging.runs.config import with_settings
 
         given = {name: getattr(self, name) for name in ("model", "width", "epochs")}
         config = replace(

@@ -15,7 +15,7 @@ from steelyard.files.atomic import write_bytes
 from steelyard.files.destinations import refuse_links
 from steelyard.imaging.datasets.domains import contrast_of
 from steelyard.imaging.datasets.subjects import Dataset
-from steelyard.imaging.evaluate.judging import judge_test_subjects
+from steelyard.imaging.evaluate.evaluation import evaluate_test_subjects
 from steelyard.imaging.runs.config import TrainingConfig
 from steelyard.imaging.runs.run_folder import METRICS, RunFolder
 from steelyard.imaging.runs.slice_settings import SliceChoice
@@ -166,7 +166,7 @@ def do_unit(unit: Unit) -> Timing:
     epochs = [(len(epoch.steps), epoch.seconds) for epoch in train(job, fabric)]
     trained = monotonic()
     if not (unit.path / METRICS).exists():
-        judge_test_subjects(RunFolder(unit.path), _dataset(unit.data), model=config.model)
+        evaluate_test_subjects(RunFolder(unit.path), _dataset(unit.data), model=config.model)
     training = sum(seconds for _, seconds in epochs)
     return Timing(
         epochs=len(epochs),

@@ -21,12 +21,12 @@ class SliceChoice:
     """Which axial slices of a subject to take, and how large.
 
     Args:
-        count: How many consecutive slices, the paper's 5 if not said; `None` takes every slice with brain in it.
-        first: Index of the lowest one, counted from below, the same in every subject as in the paper; without it
-            the slices are centred at `height`.
-        height: Where the middle slice lies, as a share of the brain's extent from its lowest slice to its highest;
-            at 0.65, the upper half of the lateral ventricles, most white matter hyperintensities are found.
-        frame: Size and resolution of each slice; as they come if not given.
+        count: How many consecutive slices; default: the paper's 5. `None` takes every slice with brain in it.
+        first: Index of the lowest slice, from below, the same for every subject as in the paper. `None` centres the
+            slices at `height`.
+        height: The position of the middle slice, as a share of the brain's extent from its lowest slice to its
+            highest. Most white matter hyperintensities lie at 0.65, the upper half of the lateral ventricles.
+        frame: Size and resolution of each slice; default: those of the scan.
     """
 
     count: int | None = 5
@@ -48,7 +48,7 @@ class SliceChoice:
         >>> SliceChoice(height=0.5).pick(np.ones((4, 4, 11), dtype=bool))
         range(3, 8)
         """
-        levels = np.flatnonzero(brain.any(axis=(0, 1)))
+        levels = np.flatnonzero(brain.any(axis=(0, 1)))  # indices of the axial planes with brain
         depth = brain.shape[2]
         if self.count is None:
             return range(int(levels[0]), int(levels[-1]) + 1)
@@ -68,12 +68,12 @@ class Augmentation:
     """How each slice is changed before the network sees it; the defaults are the paper's.
 
     Args:
-        rotation: Largest angle either way, in degrees.
+        rotation: Largest angle in either direction, in degrees.
         scale: Smallest and largest magnification.
-        shear: Largest angle either way, in degrees.
+        shear: Largest angle in either direction, in degrees.
         flip: Whether left and right are exchanged in half of the slices.
-        gain: Largest relative change of the contrast either way.
-        offset: Largest shift of the intensities either way, in stripe s.d.; the background stays at zero.
+        gain: Largest relative change of the contrast, up or down.
+        offset: Largest shift of the intensities, up or down, in s.d. of the white stripe; the background stays zero.
     """
 
     rotation: float = 180.0
