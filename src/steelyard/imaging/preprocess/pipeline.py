@@ -5,7 +5,7 @@
     read    _read_scans, _read_masks
     brain   find_brains: found first, because it guides the other steps; applied last
     align   _align_t1: T1 onto FLAIR's grid, which is the output grid
-    masks   _masks_on_output_grid: supplied masks onto the output grid
+    masks   _masks_on_output_grid: supplied masks onto the output grid (_t1_mask_on_flair_grid resamples)
     bias, whitestripe, strip    prepare_contrast: once for each contrast
 
 To add a step, write a module beside `bias.py` that turns a `Volume` into another. Add a setting with the choice `skip`
@@ -227,10 +227,10 @@ def _align_t1(
 def _masks_on_output_grid(
     masks: dict[str, Volume], output_grid: Volume, alignment: Alignment | None
 ) -> dict[str, Volume]:
-    """Return the supplied masks on the output grid: here a mask is resampled, and nowhere else.
+    """Return the supplied masks on the output grid; this decides which of them are resampled.
 
     A mask on the output grid stays unchanged. Any other mask is on T1's grid (`_check_grid`): it was drawn on T1, so it
-    follows T1 to FLAIR, by nearest neighbour.
+    follows T1 to FLAIR.
     """
     on_output_grid = {}
     for name, mask in masks.items():
@@ -242,9 +242,13 @@ def _masks_on_output_grid(
 
 
 def _t1_mask_on_flair_grid(mask: Volume, flair_grid: Volume, alignment: Alignment) -> Volume:
+    """Return a mask from T1's grid on FLAIR's: every mask that is resampled is resampled here.
+
+    The interpolation is nearest neighbour, because `resample` uses that for booleans.
+    """
     if mask.same_grid(flair_grid) and np.array_equal(alignment.matrix, np.eye(4)):
         return mask
-    return resample(mask, flair_grid, alignment.matrix)  # nearest neighbour, because its voxels are booleans
+    return resample(mask, flair_grid, alignment.matrix)
 
 
 def _brain_within_t1(t1: Volume, brain: Volume, alignment: Alignment) -> Volume:
