@@ -8,7 +8,8 @@ from steelyard.experiments.estimate import Forecast, kind_of
 from steelyard.experiments.grids import smoke
 from steelyard.experiments.units import do_unit, plan, read_slices
 from steelyard.imaging.train import training
-from steelyard.imaging.train.training import EpochRecord, validate_on
+from steelyard.imaging.train.records import EpochRecord
+from steelyard.imaging.train.training import validate_on
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def test_what_is_known_is_not_rehearsed(slices, units):
     ],
 )
 def test_enough_steps_are_timed(slices, units, monkeypatch, number, paces, mean):
-    def rehearsed(trainee, *_):
+    def rehearsed(training_state, *_):
         for pace in paces:
             yield EpochRecord(
                 epoch=0, learning_rate=0.1, losses={}, validation={}, better=True, steps=(None,) * 2, seconds=2 * pace

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 import steelyard as sy
-from steelyard.imaging.networks.lightweight import Lightweight
-from steelyard.imaging.networks.losses import cross_entropy_minus_dice
+from steelyard.imaging.networks.paper import Lightweight, cross_entropy_minus_dice
 
 np = pytest.importorskip("numpy", reason="the traces are numpy's arrays")
 DOMAINS = ("flair", "t1")

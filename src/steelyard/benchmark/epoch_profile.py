@@ -9,11 +9,11 @@ from typing import Any
 
 from lightning.fabric import Fabric
 
-from steelyard.imaging.runs.run import RunDirectory
 from steelyard.imaging.train import training
-from steelyard.imaging.train.launch import Assignment, set_out
-from steelyard.imaging.train.sampling import Draw
-from steelyard.imaging.train.trainee import Trainee
+from steelyard.imaging.train.launch import TrainingJob, prepare_training
+from steelyard.imaging.train.run_writer import RunWriter
+from steelyard.imaging.train.sampling import BatchIndices
+from steelyard.imaging.train.training_state import TrainingState
 
 PARTS = (
     "data",  # gathering slices
@@ -89,43 +89,43 @@ class EpochProfile:
     total: float
 
 
-def profile_epoch(assignment: Assignment, fabric: Fabric | None = None) -> EpochProfile:
+def profile_epoch(job: TrainingJob, fabric: Fabric | None = None) -> EpochProfile:
     """Train the first epoch of a run as `steelyard train` does, and time the parts of the loop.
 
     Args:
-        assignment: The run; the first epoch writes into its folder.
+        job: The run; the first epoch writes into its folder.
         fabric: By default one CPU. A GPU would run on after a call returns, so its times would be wrong.
     """
-    trainee, learned, judged = set_out(assignment, fabric or Fabric(accelerator="cpu", devices=1))
-    run = RunDirectory(assignment.out)
-    run.begin(assignment.config, assignment.split, assignment.slices.digests)
+    training_state, learned, judged = prepare_training(job, fabric or Fabric(accelerator="cpu", devices=1))
+    run = RunWriter(job.out)
+    run.begin(job.config, job.split, job.slices.digests)
     start = perf_counter()
     watch = Stopwatch()
-    with _timed_parts(trainee, watch):
-        record = next(training.fit(trainee, learned, judged))
+    with _timed_parts(training_state, watch):
+        record = next(training.fit(training_state, learned, judged))
         with watch.part("records"):
-            run.record(trainee, record)
+            run.record(training_state, record)
         total = perf_counter() - start
-    method = assignment.config.method
+    method = job.config.method.name
     return EpochProfile(method=method, steps=len(record.steps), seconds=watch.seconds, total=total)
 
 
 @contextmanager
-def _timed_parts(trainee: Trainee, watch: Stopwatch) -> Iterator[None]:
+def _timed_parts(training_state: TrainingState, watch: Stopwatch) -> Iterator[None]:
     """Replace the functions of the real loop by timed ones, and restore them afterwards."""
     # The object that the loop looks the function up in, the function's name, the part that its time counts for.
     timed_functions: list[tuple[Any, str, str]] = [
-        (Draw, "gather", "data"),
-        (training, "augmented", "augmentation"),
-        (trainee.balancer, "forward", "forward"),
-        (trainee.fabric, "backward", "backward"),
-        (trainee.optimizer, "zero_grad", "optimizer"),
-        (trainee.optimizer, "step", "optimizer"),
+        (BatchIndices, "gather", "data"),
+        (training, "augment_batch", "augmentation"),
+        (training_state.balancer, "forward", "forward"),
+        (training_state.fabric, "backward", "backward"),
+        (training_state.optimizer, "zero_grad", "optimizer"),
+        (training_state.optimizer, "step", "optimizer"),
         (training, "validate_on", "validation"),
         (training, "record_step", "records"),
     ]
-    if trainee.balancer.probe is not None:
-        timed_functions.append((trainee.balancer.probe, "find", "vote"))
+    if training_state.balancer.probe is not None:
+        timed_functions.append((training_state.balancer.probe, "find", "vote"))
     # A method of an instance is looked up in its class: there is nothing in the instance itself to restore.
     originals = [(owner, name, vars(owner).get(name)) for owner, name, _ in timed_functions]
     try:

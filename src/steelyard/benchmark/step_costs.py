@@ -21,7 +21,7 @@ from steelyard.benchmark import training_steps
 from steelyard.benchmark.tasks import Step
 from steelyard.benchmark.training_steps import Case, make_step
 from steelyard.errors import UserError
-from steelyard.files.writing import write_text
+from steelyard.files.atomic import write_text
 from steelyard.processes.children import end_with_parent, starting_children
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of `mallopt`, from malloc.h

@@ -13,8 +13,8 @@ from steelyard.processes.children import blocked_signals
 
 if TYPE_CHECKING:
     from steelyard.imaging.runs.config import TrainingConfig
-    from steelyard.imaging.train.launch import Assignment
-    from steelyard.imaging.train.training import EpochRecord
+    from steelyard.imaging.train.launch import TrainingJob
+    from steelyard.imaging.train.records import EpochRecord
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Train(Command):
     experiment: str = "standard"
     """The config to start from: paper (for a GPU), standard (two cores), desk or demo (minutes), smoke (seconds)."""
     method: str | None = None
-    """F50-T50, F10-T90, F90-T10, Simple-G, Simple-C, Ours-G-25, Ours-C-100 (any weights, any window), flair-only, …"""
+    """equal, fixed-10-90 (any percentages), greedy-25, conservative-100 (any window), shift-greedy, flair-only, …"""
     model: str | None = None
     """unet, lightweight, monai:BasicUNet or package.module:callable."""
     width: int | None = None
@@ -65,18 +65,18 @@ class Train(Command):
 
     def run(self) -> int:
         """Read, split, train, say where the result is."""
-        assignment = self.assign()
-        say(_announce(assignment))
-        self._train(assignment)
+        job = self.assign()
+        say(_announce(job))
+        self._train(job)
         say(f"{self.run_directory} is trained; steelyard evaluate {self.run_directory} {self.data} judges it")
         return 0
 
-    def assign(self) -> "Assignment":
+    def assign(self) -> "TrainingJob":
         """Read the data and say who trains what; nothing is written but the cache."""
         from steelyard.files.destinations import check_folder
         from steelyard.imaging.runs.split import split_subjects
         from steelyard.imaging.train.data import load_labelled, read_prepared
-        from steelyard.imaging.train.launch import Assignment
+        from steelyard.imaging.train.launch import TrainingJob
 
         check_folder(self.run_directory)
         if self.cache is not None:
@@ -90,9 +90,9 @@ class Train(Command):
             )
         except UserError as error:
             raise UserError(f"{self.data}: {error}") from error
-        return Assignment(config=config, split=split, slices=slices, out=self.run_directory)
+        return TrainingJob(config=config, split=split, slices=slices, out=self.run_directory)
 
-    def _train(self, assignment: "Assignment") -> None:
+    def _train(self, job: "TrainingJob") -> None:
         from steelyard.files.destinations import refuse_links
         from steelyard.imaging.train.launch import train, train_in_processes
 
@@ -100,18 +100,18 @@ class Train(Command):
         logs = self.run_directory / "tensorboard" if self.tensorboard else None
         if logs is not None:
             refuse_links(logs, within=self.run_directory)
-        watch = _Watch(assignment.config.epochs, logs)
+        watch = _Watch(job.config.epochs, logs)
         if self.devices > 1:
             with blocked_signals():
-                train_in_processes(assignment, fabric, watch)
+                train_in_processes(job, fabric, watch)
         else:
-            watch(train(assignment, fabric))
+            watch(train(job, fabric))
 
     def _config(self) -> "TrainingConfig":
         from steelyard.experiments.configs import profile_named
-        from steelyard.imaging.runs.settings import with_settings
+        from steelyard.imaging.runs.config import with_settings
 
-        given = {name: getattr(self, name) for name in ("method", "model", "width", "epochs")}
+        given = {name: getattr(self, name) for name in ("model", "width", "epochs")}
         config = replace(
             profile_named(self.experiment),
             seed=self.seed,
@@ -119,7 +119,8 @@ class Train(Command):
             devices=self.devices,
             **{name: value for name, value in given.items() if value is not None},
         )
-        return with_settings(config, self.set)
+        method = () if self.method is None else (f"method={self.method}",)
+        return with_settings(config, (*method, *self.set))
 
 
 @dataclass(frozen=True)
@@ -133,9 +134,9 @@ class _Watch:
         from steelyard.cli.progress import track
 
         if self.tensorboard is not None:
-            from steelyard.imaging.train.tensorboard import logged
+            from steelyard.imaging.train.records import log_to_tensorboard
 
-            records = logged(records, self.tensorboard)
+            records = log_to_tensorboard(records, self.tensorboard)
         track((_told(record) for record in records), total=self.epochs, title="Training")
 
 
@@ -146,11 +147,11 @@ def _told(record: "EpochRecord") -> str:
     return f"epoch {record.epoch + 1}: {'validation' if record.validation else 'training'} {shown}; weights {weights}"
 
 
-def _announce(assignment: "Assignment") -> str:
-    config, split = assignment.config, assignment.split
-    counts = ", ".join(f"{len(domain)} of {name}" for name, domain in assignment.slices.domains.items())
+def _announce(job: "TrainingJob") -> str:
+    config, split = job.config, job.split
+    counts = ", ".join(f"{len(domain)} of {name}" for name, domain in job.slices.domains.items())
     return (
-        f"{config.method}, {config.model} of width {config.width}: {len(split.train)} subjects to train, "
+        f"{config.method.name}, {config.model} of width {config.width}: {len(split.train)} subjects to train, "
         f"{len(split.validate)} to validate, {len(split.test)} to test; {counts} slices in all"
     )
 

@@ -11,11 +11,11 @@ from lightning.fabric import Fabric
 from steelyard.experiments.units import Unit
 from steelyard.imaging.evaluate.evaluation import evaluate
 from steelyard.imaging.networks.build import build_network
-from steelyard.imaging.runs.run import RunDirectory
 from steelyard.imaging.train.data import LabelledSlices, read_prepared
-from steelyard.imaging.train.sampling import DomainSlices, Pool
-from steelyard.imaging.train.trainee import Trainee
+from steelyard.imaging.train.run_writer import RunWriter
+from steelyard.imaging.train.sampling import DomainSlices, SlicesByDomain
 from steelyard.imaging.train.training import fit, steps_per_epoch, validate_on
+from steelyard.imaging.train.training_state import TrainingState
 
 _STEPS, _SECONDS = 3, 0.5  # that are timed at least, after some to warm up
 _ENDLESS = 100_000  # epochs
@@ -23,10 +23,10 @@ _ENDLESS = 100_000  # epochs
 
 def time_step(unit: Unit, slices: LabelledSlices) -> float:
     """Return the seconds of one training step; of a method that votes now and then, votes in due proportion."""
-    trainee, pool = _begin(unit, slices)
-    probe = trainee.balancer.probe
+    training_state, pool = _begin(unit, slices)
+    probe = training_state.balancer.probe
     least = _STEPS if probe is None else max(_STEPS, probe.every)
-    epochs = fit(trainee, pool, {})
+    epochs = fit(training_state, pool, {})
     next(epochs)
     steps, seconds = 0, 0.0
     while steps < least or seconds < _SECONDS:
@@ -38,13 +38,13 @@ def time_step(unit: Unit, slices: LabelledSlices) -> float:
 
 def time_validation(unit: Unit, slices: LabelledSlices) -> float:
     """Return the seconds of an epoch besides its steps: a pass over the validation subjects and a checkpoint."""
-    trainee, pool = _begin(unit, slices)
+    training_state, pool = _begin(unit, slices)
     judged = slices.part(unit.split, "validate", unit.config.trained)
-    record = next(fit(trainee, pool, {}))
+    record = next(fit(training_state, pool, {}))
     with TemporaryDirectory() as folder:
         started = monotonic()
-        validate_on(trainee, judged)
-        RunDirectory(Path(folder)).record(trainee, record)
+        validate_on(training_state, judged)
+        RunWriter(Path(folder)).record(training_state, record)
         return monotonic() - started
 
 
@@ -59,7 +59,7 @@ def time_judging(unit: Unit) -> float:
     return monotonic() - started
 
 
-def _begin(unit: Unit, slices: LabelledSlices) -> tuple[Trainee, Pool]:
+def _begin(unit: Unit, slices: LabelledSlices) -> tuple[TrainingState, SlicesByDomain]:
     """Return an untrained network, and as few slices as make one step a domain."""
     config = replace(unit.config, epochs=_ENDLESS, stop_after=_ENDLESS)
     torch.set_num_threads(config.threads)
@@ -67,4 +67,4 @@ def _begin(unit: Unit, slices: LabelledSlices) -> tuple[Trainee, Pool]:
     size = config.batch_size
     pool = {name: DomainSlices(one.images[:size], one.masks[:size], one.owners[:size]) for name, one in whole.items()}
     fabric = Fabric(accelerator=unit.accelerator, devices=1)
-    return Trainee(config, fabric, steps=steps_per_epoch(pool, config)), pool
+    return TrainingState(config, fabric, steps=steps_per_epoch(pool, config)), pool

@@ -1,15 +1,66 @@
-"""Random turns, sizes and shears of whole batches, as tensors."""
+"""Which slices a network learns from, and how they are changed at random."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
 from steelyard.errors import UserError
-from steelyard.files.checks import brief, check_kind, check_number
+from steelyard.files.checks import brief, check_kind, check_number, check_whole
+from steelyard.imaging.scans.frame import Frame
 
+_MOST = 100_000  # slices of a scan
 _SMALLEST = 0.01  # magnification; a hundredth of a slice is a pixel or two
+
+
+@dataclass(frozen=True, kw_only=True)
+class SliceChoice:
+    """Which axial slices of a subject to take, and how large.
+
+    Args:
+        count: How many consecutive slices; default: the paper's 5. `None` takes every slice with brain in it.
+        first: Index of the lowest slice, from below, the same for every subject as in the paper. `None` centres the
+            slices at `height`.
+        height: The position of the middle slice, as a share of the brain's extent from its lowest slice to its
+            highest. Most white matter hyperintensities lie at 0.65, the upper half of the lateral ventricles.
+        frame: Size and resolution of each slice; default: those of the scan.
+    """
+
+    count: int | None = 5
+    first: int | None = None
+    height: float = 0.65
+    frame: Frame = field(default_factory=Frame)
+
+    def __post_init__(self) -> None:
+        if self.count is not None:
+            check_whole("count", self.count, 1, _MOST)
+        if self.first is not None:
+            check_whole("first", self.first, 0, _MOST)
+        check_number("height", self.height, 0, 1)
+        check_kind("frame", self.frame, Frame)
+
+    def pick(self, brain: NDArray[np.bool_]) -> range:
+        """Return the indices of the slices, lowest first.
+
+        >>> SliceChoice(height=0.5).pick(np.ones((4, 4, 11), dtype=bool))
+        range(3, 8)
+        """
+        levels = np.flatnonzero(brain.any(axis=(0, 1)))  # indices of the axial planes with brain
+        depth = brain.shape[2]
+        if self.count is None:
+            return range(int(levels[0]), int(levels[-1]) + 1)
+        if self.first is None:
+            middle = levels[0] + self.height * (levels[-1] - levels[0])
+            first = round(float(middle) - (self.count - 1) / 2)
+            first = min(max(first, 0), depth - self.count)
+        else:
+            first = self.first
+        if first < 0 or first + self.count > depth:
+            raise UserError(f"slices {first} to {first + self.count - 1} are wanted; there are {depth}")
+        return range(first, first + self.count)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,12 +68,12 @@ class Augmentation:
     """How each slice is changed before the network sees it; the defaults are the paper's.
 
     Args:
-        rotation: Largest angle either way, in degrees.
+        rotation: Largest angle in either direction, in degrees.
         scale: Smallest and largest magnification.
-        shear: Largest angle either way, in degrees.
+        shear: Largest angle in either direction, in degrees.
         flip: Whether left and right are exchanged in half of the slices.
-        gain: Largest relative change of the contrast either way.
-        offset: Largest shift of the intensities either way, in stripe s.d.; the background stays at zero.
+        gain: Largest relative change of the contrast, up or down.
+        offset: Largest shift of the intensities, up or down, in s.d. of the white stripe; the background stays zero.
     """
 
     rotation: float = 180.0
