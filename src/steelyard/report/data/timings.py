@@ -1,4 +1,4 @@
-"""What a method costs beside what it gains: its time per step."""
+"""What a step of a method took."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -32,27 +32,36 @@ class Timings:
     def ratio(self, setting: Setting, method: str, baseline: str) -> float:
         """Return a method's time per step over the baseline's: the median over folds and repeats that both have."""
         ratios = []
-        for (where, run), seconds in sorted(self.seconds.items()):
-            other = setting, RunKey(baseline, run.fold, run.repeat)
-            alike = ((where, run) in self.whole) == (other in self.whole)
-            if (where, run.method) == (setting, method) and other in self.seconds and alike:
-                ratios.append(seconds / self.seconds[other])
-        return median(ratios) if ratios else math.nan
+        for key, seconds in sorted(self.seconds.items()):
+            run = key[1]
+            if key[0] != setting or run.method != method:
+                continue
+            baseline_key = setting, RunKey(baseline, run.fold, run.repeat)
+            # Times with and without the rest of an epoch cannot be compared.
+            comparable = (key in self.whole) == (baseline_key in self.whole)
+            if baseline_key in self.seconds and comparable:
+                ratios.append(seconds / self.seconds[baseline_key])
+        if not ratios:
+            return math.nan
+        return median(ratios)
 
     def sentence(self, setting: Setting, pairs: Iterable[tuple[str, str]]) -> str:
-        """Say what steps of methods took, each beside another's; nothing if none was timed."""
-        ratios = {pair: self.ratio(setting, *pair) for pair in pairs}
-        told = [
-            f"{method} {ratio:.2f} × {against}" for (method, against), ratio in ratios.items() if math.isfinite(ratio)
-        ]
-        return f"{setting}: what a step took: {', '.join(told)}." if told else ""
+        """Return a sentence on what steps of methods took, each beside another's; empty if none was timed."""
+        parts = []
+        for method, against in pairs:
+            ratio = self.ratio(setting, method, against)
+            if math.isfinite(ratio):
+                parts.append(f"{method} {ratio:.2f} × {against}")
+        if not parts:
+            return ""
+        return f"{setting}: what a step took: {', '.join(parts)}."
 
 
 def read_timings(path: Path) -> Timings:
     """Read a table of timings: model, availability, method, fold, repeat, seconds_per_step.
 
     Raises:
-        UserError: The file cannot be read or is no such table, with the line where there is one.
+        UserError: The file cannot be read or is not such a table, with the line where there is one.
     """
     seconds: dict[tuple[Setting, RunKey], float] = {}
     whole = set()
