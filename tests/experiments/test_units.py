@@ -113,7 +113,7 @@ def test_a_failure_is_told_until_its_run_is_done(tmp_path):
     first, second = units[0], units[5]
     write_failures(tmp_path, [News(second, "no luck"), News(first, "no light")])
     write_failures(tmp_path, [])  # a call that plans neither
-    assert failures(tmp_path) == ["unet,all,F50-T50,0,0,no light", "unet,all,Simple-C,1,0,no luck"]
+    assert failures(tmp_path) == ["unet,all,equal,0,0,no light", "unet,all,shift-conservative,1,0,no luck"]
     write_failures(tmp_path, [News(first, "still dark")])
     assert failures(tmp_path) == ["unet,all,F50-T50,0,0,still dark", "unet,all,Simple-C,1,0,no luck"]
     for unit, left in ((first, 1), (second, 0)):

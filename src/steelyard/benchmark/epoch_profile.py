@@ -9,9 +9,9 @@ from typing import Any
 
 from lightning.fabric import Fabric
 
-from steelyard.imaging.runs.run import RunDirectory
 from steelyard.imaging.train import training
 from steelyard.imaging.train.launch import Assignment, set_out
+from steelyard.imaging.train.run_writer import RunWriter
 from steelyard.imaging.train.sampling import Draw
 from steelyard.imaging.train.trainee import Trainee
 
@@ -89,7 +89,7 @@ def profile_epoch(assignment: Assignment, fabric: Fabric | None = None) -> Epoch
         fabric: Where it runs; times are those of a CPU, which waits for what it began.
     """
     trainee, learned, judged = set_out(assignment, fabric or Fabric(accelerator="cpu", devices=1))
-    run = RunDirectory(assignment.out)
+    run = RunWriter(assignment.out)
     run.begin(assignment.config, assignment.split, assignment.slices.digests)
     start = perf_counter()
     watch = Stopwatch()
@@ -98,7 +98,7 @@ def profile_epoch(assignment: Assignment, fabric: Fabric | None = None) -> Epoch
         with watch.part("records"):
             run.record(trainee, record)
         total = perf_counter() - start
-    method = assignment.config.method
+    method = assignment.config.method.name
     return EpochProfile(method=method, steps=len(record.steps), seconds=watch.seconds, total=total)
 
 

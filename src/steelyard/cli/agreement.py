@@ -101,10 +101,10 @@ class Agreement(Command):
         from steelyard.experiments.compared_votes import retrace
         from steelyard.experiments.units import CACHE
         from steelyard.files.writing import as_csv, write_text
-        from steelyard.imaging.runs.run import RunDirectory
+        from steelyard.imaging.runs.run_folder import RunFolder
 
         rows: list[VoteRow] = []
-        run = RunDirectory(record.path)
+        run = RunFolder(record.path)
         found = retrace(run, self.data, variants.asked(), epochs=self._epochs(record), cache=self.out / CACHE)
         for number, epoch in enumerate(found, start=1):
             rows += epoch

@@ -198,12 +198,14 @@ class Experiment(Command):
 
     def _grid(self) -> "GridConfig":
         from steelyard.experiments.grids import design_named, read_availability
+        from steelyard.imaging.runs.method import Method
         from steelyard.imaging.runs.settings import with_settings
 
         design = design_named(self.name)
         domains = self.domains or design.training.domains
         methods = self.methods or design.methods
-        training = replace(design.training, threads=self.threads, domains=domains, method=methods[0])
+        first = Method.parse(methods[0], domains)
+        training = replace(design.training, threads=self.threads, domains=domains, method=first)
         return replace(
             design,
             training=with_settings(training, self.set),
@@ -227,8 +229,8 @@ def _announce(units: "list[Unit]") -> str:
 
 def _schedule(units: "list[Unit]", forecast: "Forecast") -> Iterator[str]:
     """Yield a line per block and method."""
-    rows = Counter((unit.config.model, unit.availability, unit.config.method) for unit in units)
-    first = {(unit.config.model, unit.availability, unit.config.method): unit for unit in reversed(units)}
+    rows = Counter((unit.config.model, unit.availability, unit.config.method.name) for unit in units)
+    first = {(unit.config.model, unit.availability, unit.config.method.name): unit for unit in reversed(units)}
     for row, number in rows.items():
         each = forecast.seconds(first[row]) or 0.0
         steps = forecast.steps(first[row]) * first[row].config.epochs

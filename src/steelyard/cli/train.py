@@ -33,7 +33,7 @@ class Train(Command):
     experiment: str = "standard"
     """The config to start from: paper (for a GPU), standard (two cores), desk or demo (minutes), smoke (seconds)."""
     method: str | None = None
-    """F50-T50, F10-T90, F90-T10, Simple-G, Simple-C, Ours-G-25, Ours-C-100 (any weights, any window), flair-only, …"""
+    """equal, fixed-10-90 (any percentages), greedy-25, conservative-100 (any window), shift-greedy, flair-only, …"""
     model: str | None = None
     """unet, lightweight, monai:BasicUNet or package.module:callable."""
     width: int | None = None
@@ -111,7 +111,7 @@ class Train(Command):
         from steelyard.experiments.configs import profile_named
         from steelyard.imaging.runs.settings import with_settings
 
-        given = {name: getattr(self, name) for name in ("method", "model", "width", "epochs")}
+        given = {name: getattr(self, name) for name in ("model", "width", "epochs")}
         config = replace(
             profile_named(self.experiment),
             seed=self.seed,
@@ -119,7 +119,8 @@ class Train(Command):
             devices=self.devices,
             **{name: value for name, value in given.items() if value is not None},
         )
-        return with_settings(config, self.set)
+        method = () if self.method is None else (f"method={self.method}",)
+        return with_settings(config, (*method, *self.set))
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ def _announce(assignment: "Assignment") -> str:
     config, split = assignment.config, assignment.split
     counts = ", ".join(f"{len(domain)} of {name}" for name, domain in assignment.slices.domains.items())
     return (
-        f"{config.method}, {config.model} of width {config.width}: {len(split.train)} subjects to train, "
+        f"{config.method.name}, {config.model} of width {config.width}: {len(split.train)} subjects to train, "
         f"{len(split.validate)} to validate, {len(split.test)} to test; {counts} slices in all"
     )
 

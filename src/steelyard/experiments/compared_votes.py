@@ -12,11 +12,12 @@ from torch.optim import Optimizer
 from steelyard.batches import Tree
 from steelyard.errors import UserError
 from steelyard.imaging.runs.config import TrainingConfig
-from steelyard.imaging.runs.methods import make_probe, make_weighting
-from steelyard.imaging.runs.run import RunDirectory
+from steelyard.imaging.runs.method import Method
+from steelyard.imaging.runs.run_folder import RunFolder
 from steelyard.imaging.train.data import load_labelled, read_prepared
 from steelyard.imaging.train.launch import Assignment, set_out
 from steelyard.imaging.train.training import EpochRecord, fit
+from steelyard.imaging.train.weighing import make_probe, make_weighting
 from steelyard.measurement import Measurement, Statistic
 from steelyard.probing.probe import Finding, Losses, Probe
 from steelyard.probing.vote_probe import VoteProbe
@@ -63,7 +64,7 @@ class Compared(Probe):
 
 
 def retrace(
-    run: RunDirectory, data: Path, methods: Sequence[str], *, epochs: int | None = None, cache: Path | None = None
+    run: RunFolder, data: Path, methods: Sequence[str], *, epochs: int | None = None, cache: Path | None = None
 ) -> Iterator[list[Row]]:
     """Train a run again as it was, ask other methods' probes at its every step, and yield an epoch's votes at a time.
 
@@ -82,20 +83,20 @@ def retrace(
     if steering.every > 1:
         raise UserError(f"{run.path}: votes on each {steering.every}th step only; exact votes are needed on every one.")
     slices = load_labelled(read_prepared(data), config.slices, domains=config.domains, cache=cache)
-    run.check(config, run.split, slices.digests)
+    run.check_same(config, run.split, slices.digests)
     assignment = Assignment(config=config, split=run.split, slices=slices, out=run.path)
     trainee, learned, judged = set_out(assignment, Fabric(accelerator="cpu", devices=1))
-    compared = Compared(steering, {name: _probe(config, name) for name in methods})
+    compared = Compared(steering, {method.name: _probe(config, method) for method in map(Method.parse, methods)})
     trainee.balancer.probe = compared
     for record in islice(fit(trainee, learned, judged), epochs):
         yield list(_rows(record, compared.answers, config))
         compared.answers.clear()
 
 
-def _probe(config: TrainingConfig, method: str) -> VoteProbe:
+def _probe(config: TrainingConfig, method: Method) -> VoteProbe:
     probe = make_probe(method, meta_test=config.meta_test, every=config.every)
-    if probe is None or not method.startswith("Ours-"):
-        raise UserError(f"method {method}: casts no votes; there is nothing to compare.")
+    if probe is None or method.window is None:
+        raise UserError(f"method {method.name}: casts no votes; there is nothing to compare.")
     return probe
 
 
@@ -103,7 +104,7 @@ def _rows(record: EpochRecord, answers: Sequence[Mapping[str, Measurement]], con
     """Yield a row per step and method: its vote and hypothetical losses."""
     for step, others in zip(record.steps, answers, strict=True):
         place: Row = {"epoch": record.epoch, "step": step.step}
-        yield place | _row(config, config.method, step.vote, step.hypothetical)
+        yield place | _row(config, config.method.name, step.vote, step.hypothetical)
         for method, answer in others.items():
             named = {config.trained[d]: answer.values[d].item() for d in answer.taking_part}
             yield place | _row(config, method, _vote(config, answer), named)

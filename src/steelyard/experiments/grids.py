@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from steelyard.errors import UserError
 from steelyard.experiments import configs as profiles
 from steelyard.imaging.runs.config import TrainingConfig
-from steelyard.imaging.runs.methods import PAPER, trained_domains
+from steelyard.imaging.runs.method import PAPER, Method
 
 _MOST_FOLDS = 1000  # each is trained for; more would fill memory with runs that nobody waits for
 
@@ -32,7 +32,7 @@ class GridConfig:
 
     training: TrainingConfig
     models: tuple[str, ...] = ("unet", "lightweight")
-    methods: tuple[str, ...] = PAPER
+    methods: tuple[str, ...] = tuple(method.name for method in PAPER)
     single_domain_models: tuple[str, ...] = ("unet",)
     availability: tuple[int | None, ...] = (None, 8)
     scarce: str = "flair"
@@ -58,7 +58,7 @@ class GridConfig:
             if number is not None and number < 1:
                 raise UserError(f"availability must be all or at least 1; got {number}.")
         for cell in self.cells():
-            replace(self.training, model=cell.model, method=cell.method, seed=cell.repeat)
+            replace(self.training, model=cell.model, method=self.parse(cell.method), seed=cell.repeat)
 
     def cells(self) -> "list[Cell]":
         """Return the grid, block by block; within a block repeat by repeat, so that early results are balanced."""
@@ -74,9 +74,13 @@ class GridConfig:
         ]
 
     def _wanted(self, model: str, method: str, number: int | None) -> bool:
-        if len(trained_domains(method, self.training.domains)) == len(self.training.domains):
+        if not self.parse(method).is_single:
             return True
         return model in self.single_domain_models and number == self.availability[0]
+
+    def parse(self, method: str) -> Method:
+        """Return the method of a name; refuse one that cannot weigh the grid's domains."""
+        return Method.parse(method, self.training.domains)
 
     def name_of(self, number: int | None) -> str:
         """Return an availability as the paper writes it.
@@ -137,7 +141,7 @@ def smoke() -> GridConfig:
     return GridConfig(
         training=profiles.smoke(),
         models=("unet",),
-        methods=("F50-T50", "Simple-C", "Ours-C-25", "flair-only"),
+        methods=("equal", "shift-conservative", "conservative-25", "flair-only"),
         availability=(None, 2),
         folds=3,
         repeats=(0,),

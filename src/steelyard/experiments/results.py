@@ -9,8 +9,8 @@ from steelyard.experiments.units import RUNS
 from steelyard.files.records import read_rows
 from steelyard.files.writing import as_csv, write_text
 from steelyard.imaging.networks.build import NAMES
-from steelyard.imaging.runs.methods import PAPER
-from steelyard.imaging.runs.run import METRICS, RunDirectory
+from steelyard.imaging.runs.method import Method
+from steelyard.imaging.runs.run_folder import METRICS, RunFolder
 
 RESULTS = "results.csv"
 KEYS = ("model", "availability", "method", "fold", "repeat")
@@ -39,12 +39,12 @@ def write_results(out: Path) -> int:
 
 
 def _identity(path: Path) -> tuple[dict[str, str], Path]:
-    config = RunDirectory(path).config
+    config = RunFolder(path).config
     fold = re.fullmatch(r"fold-(\d+)_repeat-\d+", path.name)
     if fold is None:
         raise UserError(f"{path}: is no run of an experiment.")
     availability = path.parent.parent.name.rpartition("-")[2]
-    values = (config.model, availability, config.method, fold[1], str(config.seed))
+    values = (config.model, availability, config.method.name, fold[1], str(config.seed))
     return dict(zip(KEYS, values, strict=True)), path
 
 
@@ -55,7 +55,7 @@ def design_order(run: Mapping[str, str]) -> tuple[object, ...]:
     return (
         _rank(run["model"], tuple(NAMES)),
         scarcity,
-        _rank(run["method"], PAPER),
+        Method.read(run["method"]).order,
         int(run["fold"]),
         int(run["repeat"]),
     )

@@ -15,7 +15,7 @@ from steelyard.files import writing
 from steelyard.files.checks import is_name, parse_whole
 from steelyard.files.records import read_json, read_loose_rows
 from steelyard.files.writing import as_csv, holding, reason, refuse_links, remove, write_json, write_text
-from steelyard.imaging.runs.run import refuse_difference, split_as_json
+from steelyard.imaging.runs.run_folder import refuse_difference
 from steelyard.imaging.train.data import LabelledSlices
 
 DESIGN, FAILURES = "experiment.json", "failures.csv"
@@ -76,7 +76,7 @@ def _design(grid: GridConfig, slices: LabelledSlices) -> dict[str, Any]:
     training = grid.training.as_dict()
     common = {name: value for name, value in training.items() if name not in ("model", "method", "seed")}
     settings = {name: getattr(grid, name) for name in ("folds", "validate", "split_seed", "scarce")}
-    splits = [split_as_json(split_for(grid, slices, fold=fold)) for fold in range(grid.folds)]
+    splits = [split_for(grid, slices, fold=fold).as_dict() for fold in range(grid.folds)]
     return common | settings | {"splits": splits}
 
 

@@ -16,11 +16,11 @@ from steelyard.imaging.datasets.bids import Dataset
 from steelyard.imaging.datasets.domains import contrast_of
 from steelyard.imaging.evaluate.judging import judge_test_subjects
 from steelyard.imaging.runs.config import TrainingConfig
-from steelyard.imaging.runs.run import METRICS, RunDirectory
+from steelyard.imaging.runs.run_folder import METRICS, RunFolder
+from steelyard.imaging.runs.slice_settings import SliceChoice
 from steelyard.imaging.runs.split import Split, split_subjects, withhold
 from steelyard.imaging.train.data import LabelledSlices, load_labelled, read_prepared
 from steelyard.imaging.train.launch import Assignment, rehearse, train
-from steelyard.imaging.train.slices import SliceChoice
 
 RUNS, CACHE = "runs", "slices"
 
@@ -53,7 +53,7 @@ class Unit:
         return {
             "model": self.config.model,
             "availability": self.availability,
-            "method": self.config.method,
+            "method": self.config.method.name,
             "fold": self.fold,
             "repeat": self.config.seed,
         }
@@ -67,7 +67,8 @@ class Unit:
     def name(self) -> str:
         """The run in a few words."""
         return (
-            f"{self.config.model} {self.availability} {self.config.method} fold {self.fold} repeat {self.config.seed}"
+            f"{self.config.model} {self.availability} {self.config.method.name} "
+            f"fold {self.fold} repeat {self.config.seed}"
         )
 
     @property
@@ -122,7 +123,7 @@ def plan(grid: GridConfig, slices: LabelledSlices, *, data: Path, out: Path, acc
             splits[place] = split_for(grid, slices, fold=cell.fold, available=cell.availability)
         units.append(
             Unit(
-                config=replace(grid.training, model=cell.model, method=cell.method, seed=cell.repeat),
+                config=replace(grid.training, model=cell.model, method=grid.parse(cell.method), seed=cell.repeat),
                 split=splits[place],
                 availability=grid.name_of(cell.availability),
                 fold=cell.fold,
@@ -133,7 +134,7 @@ def plan(grid: GridConfig, slices: LabelledSlices, *, data: Path, out: Path, acc
         )
     for unit in units:
         refuse_links(unit.path, within=unit.out)
-        RunDirectory(unit.path).check(unit.config, unit.split, slices.digests)
+        RunFolder(unit.path).check_same(unit.config, unit.split, slices.digests)
     return units
 
 
@@ -164,7 +165,7 @@ def do_unit(unit: Unit) -> Timing:
     epochs = [(len(epoch.steps), epoch.seconds) for epoch in train(assignment, fabric)]
     trained = monotonic()
     if not (unit.path / METRICS).exists():
-        judge_test_subjects(RunDirectory(unit.path), _dataset(unit.data), model=config.model)
+        judge_test_subjects(RunFolder(unit.path), _dataset(unit.data), model=config.model)
     training = sum(seconds for _, seconds in epochs)
     return Timing(
         epochs=len(epochs),
@@ -200,7 +201,7 @@ def run_path(out: Path, run: Mapping[str, object]) -> Path:
 
 def is_done(path: Path) -> bool:
     """Whether the run in a directory is trained and judged."""
-    return RunDirectory(path).finished and (path / METRICS).exists()
+    return RunFolder(path).finished and (path / METRICS).exists()
 
 
 @lru_cache(maxsize=1)

@@ -13,10 +13,10 @@ from torch.multiprocessing.spawn import ProcessRaisedException
 from steelyard.errors import UserError
 from steelyard.imaging.networks.build import build_network
 from steelyard.imaging.runs.config import TrainingConfig
-from steelyard.imaging.runs.environment import describe_accelerator
-from steelyard.imaging.runs.run import RunDirectory
 from steelyard.imaging.runs.split import Split
 from steelyard.imaging.train.data import LabelledSlices
+from steelyard.imaging.train.environment import describe_accelerator
+from steelyard.imaging.train.run_writer import RunWriter
 from steelyard.imaging.train.sampling import Pool
 from steelyard.imaging.train.trainee import Trainee
 from steelyard.imaging.train.training import EpochRecord, fit, steps_per_epoch
@@ -50,16 +50,18 @@ def train(assignment: Assignment, fabric: Fabric | None = None) -> Iterator[Epoc
         UserError: The folder holds another run, or the loss is not finite any more.
     """
     fabric = fabric or Fabric(accelerator="cpu", devices=1)
-    run = RunDirectory(assignment.out)
+    run = RunWriter(assignment.out)
     run.check_folder()
-    run.check(assignment.config, assignment.split, assignment.slices.digests)
-    start = None if run.finished else set_out(assignment, fabric)  # all that can fail comes before the first file
-    with run.claim():
+    run.folder.check_same(assignment.config, assignment.split, assignment.slices.digests)
+    start = None
+    if not run.folder.finished:
+        start = set_out(assignment, fabric)  # before the lock, so that a network that does not fit leaves no folder
+    with run.lock():
         run.begin(assignment.config, assignment.split, assignment.slices.digests)
-        if start is None or run.finished:
-            run.forget_checkpoint()
+        if start is None or run.folder.finished:
+            run.remove_checkpoint()
         else:
-            run.trained_on(describe_accelerator(fabric.device))
+            run.add_accelerator(describe_accelerator(fabric.device))
             yield from _epochs(run, start, fabric)
 
 
@@ -75,15 +77,15 @@ def train_in_processes(assignment: Assignment, fabric: Fabric, watch: Watch) -> 
         UserError: As in `train`.
     """
     _check_share(assignment.config)
-    run = RunDirectory(assignment.out)
+    run = RunWriter(assignment.out)
     run.check_folder()
-    run.check(assignment.config, assignment.split, assignment.slices.digests)
+    run.folder.check_same(assignment.config, assignment.split, assignment.slices.digests)
     rehearse(assignment)
-    with run.claim():
+    with run.lock():
         run.begin(assignment.config, assignment.split, assignment.slices.digests)
-        if run.finished:
+        if run.folder.finished:
             return
-        run.trained_on(describe_accelerator(fabric.device, devices=assignment.config.devices))
+        run.add_accelerator(describe_accelerator(fabric.device, devices=assignment.config.devices))
         try:
             with safe_environment():
                 fabric.launch(partial(_work, assignment=assignment, watch=watch))
@@ -105,7 +107,7 @@ def _check_share(config: TrainingConfig) -> None:
 
 def _work(fabric: Fabric, assignment: Assignment, watch: Watch) -> None:
     end_with_parent()
-    epochs = _epochs(RunDirectory(assignment.out), set_out(assignment, fabric), fabric)
+    epochs = _epochs(RunWriter(assignment.out), set_out(assignment, fabric), fabric)
     if fabric.is_global_zero:
         watch(epochs)
     else:
@@ -156,7 +158,7 @@ def _try_out(network: nn.Module, images: Tensor, model: str) -> None:
         raise UserError(f"model {model} must give one logit per pixel, {tuple(images.shape)}; it gives {shape}.")
 
 
-def _epochs(run: RunDirectory, start: Start, fabric: Fabric) -> Iterator[EpochRecord]:
+def _epochs(run: RunWriter, start: Start, fabric: Fabric) -> Iterator[EpochRecord]:
     trainee, learned, judged = start
     run.resume(trainee, may_write=fabric.is_global_zero)
     for record in fit(trainee, learned, judged):
@@ -164,4 +166,4 @@ def _epochs(run: RunDirectory, start: Start, fabric: Fabric) -> Iterator[EpochRe
             run.record(trainee, record)
         yield record
     if fabric.is_global_zero:
-        run.conclude(trainee)
+        run.finish(trainee)

@@ -9,9 +9,9 @@ import killed
 from steelyard.errors import UserError
 from steelyard.experiments.configs import paper, smoke
 from steelyard.imaging.runs.config import TrainingConfig
-from steelyard.imaging.runs.environment import describe_accelerator
-from steelyard.imaging.runs.run import RunDirectory
+from steelyard.imaging.runs.run_folder import RunFolder
 from steelyard.imaging.runs.split import split_subjects
+from steelyard.imaging.train.environment import describe_accelerator
 from steelyard.imaging.train.launch import Assignment, train
 
 PLATEAU = {"schedule": "plateau", "optimizer": "sgd", "learning_rate": 3.0, "patience": 1, "stop_after": 3, "epochs": 9}
@@ -31,7 +31,7 @@ def contents(folder):
 
 def test_the_folder_tells_everything(assignment):
     list(train(assignment))
-    run = RunDirectory(assignment.out)
+    run = RunFolder(assignment.out)
     assert run.config == assignment.config
     assert run.split == assignment.split
     assert run.digests == assignment.slices.digests
@@ -152,7 +152,7 @@ def test_a_config_file_with_nonsense_is_refused_by_name(assignment, name, value,
     path = assignment.out / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
     with pytest.raises(UserError, match=message):
-        _ = RunDirectory(assignment.out).config
+        _ = RunFolder(assignment.out).config
 
 
 def test_a_run_without_weights_says_so(assignment, tmp_path):
@@ -161,9 +161,9 @@ def test_a_run_without_weights_says_so(assignment, tmp_path):
     epochs.close()
     (assignment.out / "last.safetensors").unlink()
     with pytest.raises(UserError, match=r"last.safetensors: there are no weights; train the run first"):
-        RunDirectory(assignment.out).network()
-    with pytest.raises(UserError, match=r"^[^:]*config.json: there is no such file; this is no run directory"):
-        RunDirectory(tmp_path / "nothing").network()
+        RunFolder(assignment.out).network()
+    with pytest.raises(UserError, match=r"^[^:]*config.json: there is no such file; this is not a run folder"):
+        RunFolder(tmp_path / "nothing").network()
 
 
 def test_weights_of_another_architecture_are_refused_by_name(assignment):
@@ -172,11 +172,11 @@ def test_weights_of_another_architecture_are_refused_by_name(assignment):
     whole = json.loads(path.read_text())
     path.write_text(json.dumps(whole | {"width": 8}))
     with pytest.raises(UserError, match="it holds 59071 numbers, and unet of width 8 has 233547"):
-        RunDirectory(assignment.out).network()
+        RunFolder(assignment.out).network()
     for size in (10**5, 99_999):
         path.write_text(json.dumps(whole | {"width": size}))
         with pytest.raises(UserError, match="of another architecture"):
-            RunDirectory(assignment.out).network()
+            RunFolder(assignment.out).network()
 
 
 def test_a_weights_file_is_data(assignment):
@@ -184,7 +184,7 @@ def test_a_weights_file_is_data(assignment):
     path = assignment.out / "last.safetensors"
     torch.save({"a": torch.zeros(1)}, path)
     with pytest.raises(UserError, match="cannot be read as safetensors"):
-        RunDirectory(assignment.out).network()
+        RunFolder(assignment.out).network()
 
 
 def test_what_a_killed_run_left_half_written_is_no_obstacle_and_is_swept(assignment):
@@ -275,16 +275,16 @@ def test_a_file_cannot_have_code_imported(assignment):
     path = assignment.out / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"model": "antigravity:fly"}))
     with pytest.raises(UserError, match=r"config.json: the network is 'antigravity:fly', which is code.*say --model"):
-        RunDirectory(assignment.out).network()
+        RunFolder(assignment.out).network()
     with pytest.raises(UserError, match="which is code"):
-        RunDirectory(assignment.out).network(model="unet")
+        RunFolder(assignment.out).network(model="unet")
 
 
 def test_the_trained_network_comes_back_as_it_was(assignment):
     list(train(assignment))
-    network = RunDirectory(assignment.out).network()
+    network = RunFolder(assignment.out).network()
     assert not network.training
-    again = RunDirectory(assignment.out).network()
+    again = RunFolder(assignment.out).network()
     image = torch.randn(2, 1, 32, 32)
     with torch.no_grad():
         assert torch.equal(network(image), again(image))
