@@ -3,10 +3,9 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from steelyard.imaging.networks.build import NAMES
-from steelyard.imaging.runs.method import Method
+from steelyard.imaging.runs.method import EQUAL, Method
 
-BASELINE = "equal"
+BASELINE = EQUAL.name
 """The method that others are compared with by default."""
 
 _TITLES = {"flair": "FLAIR", "t1": "T1"}
@@ -58,17 +57,6 @@ def natural_order(name: str) -> tuple[tuple[bool, int, str], ...]:
         else:
             key.append((True, 0, part))
     return tuple(key)
-
-
-def model_order(model: str) -> tuple[int, str]:
-    """Return a key that sorts networks as the paper's tables do, and others after them by name.
-
-    >>> sorted(["monai:UNet", "lightweight", "unet"], key=model_order)
-    ['unet', 'lightweight', 'monai:UNet']
-    """
-    if model in NAMES:
-        return list(NAMES).index(model), model
-    return len(NAMES), model
 
 
 def domain_title(domain: str) -> str:

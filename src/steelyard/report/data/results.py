@@ -1,23 +1,20 @@
 """The table of results: one row per run, test subject and domain."""
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product, starmap
 from pathlib import Path
 
 from steelyard.errors import UserError
-from steelyard.files.checks import parse_whole
 from steelyard.files.records import read_header, read_rows
+from steelyard.imaging.runs.experiment_folder import KEYS, UnitKey, model_order
 from steelyard.report.data.metrics import METRICS, check_names, read_metric
-from steelyard.report.data.names import BASELINE, canonical_method, model_order, natural_order, sorted_methods
+from steelyard.report.data.names import BASELINE, canonical_method, natural_order, sorted_methods
 from steelyard.report.data.runs import RunRecord
 
-RESULTS, RUNS = "results.csv", "runs"
-"""What `steelyard experiment` calls its table and the folder of its runs."""
-
-KEYS = ("model", "availability", "method", "fold", "repeat", "subject", "domain")
+SCORE_KEYS = (*KEYS, "subject", "domain")
 """The columns that say what a row is about; all others are metrics, or ignored."""
 
 _PART = "part"  # `steelyard evaluate` writes it; only the test subjects count here
@@ -102,8 +99,9 @@ class Results:
         key, times = Counter(row.key for row in self.rows).most_common(1)[0]
         if times > 1:
             raise UserError(f"{self.source}: {key[0]}, {key[1]}, {key[2]}, {key[3]} is there {times} times.")
-        if any(set(row.metrics) != set(self.rows[0].metrics) for row in self.rows):
-            raise UserError(f"{self.source}: not every row holds the same metrics.")
+        for row in self.rows:
+            if set(row.metrics) != set(self.rows[0].metrics):
+                raise UserError(f"{self.source}: not every row holds the same metrics.")
         object.__setattr__(self, "rows", tuple(sorted(self.rows, key=lambda row: row.key)))
 
     @cached_property
@@ -138,14 +136,11 @@ class Results:
 
     def expected_runs(self, setting: Setting) -> tuple[RunKey, ...]:
         """Return every method in every fold and repeat that any method of the setting was run in."""
-        runs = {row.run for row in self.of(setting)}
-        folds = sorted({run.fold for run in runs})
-        repeats = sorted({run.repeat for run in runs})
-        expected = []
-        for method in self.methods(setting):
-            for fold in folds:
-                expected += [RunKey(method, fold, repeat) for repeat in repeats]
-        return tuple(expected)
+        folds, repeats = set(), set()
+        for row in self.of(setting):
+            folds.add(row.run.fold)
+            repeats.add(row.run.repeat)
+        return tuple(starmap(RunKey, product(self.methods(setting), sorted(folds), sorted(repeats))))
 
     def missing_runs(self, setting: Setting) -> tuple[RunKey, ...]:
         """Return the runs that are expected and of which there is no row."""
@@ -177,22 +172,24 @@ class Results:
 def read_results(path: Path) -> Results:
     """Read a table of results; methods get their readable names.
 
-    The columns are `KEYS` and at least one of the metrics that `steelyard evaluate` writes. An empty cell is a metric
-    that is not defined. With a column `part`, rows of other than test subjects are left out.
+    The columns are `SCORE_KEYS` and at least one of the metrics that `steelyard evaluate` writes. An empty cell is a
+    metric that is not defined. With a column `part`, rows of other than test subjects are left out.
 
     Raises:
         UserError: The file cannot be read or is not such a table, with the line where there is one.
     """
-    lines = list(read_rows(path, KEYS))
+    lines = list(read_rows(path, SCORE_KEYS))
     header = read_header(path)
     metrics = [name for name in METRICS if name in header]
     rows = []
     for where, cells in lines:
         if cells.get(_PART, "test") != "test":
             continue
+        check_names(where, cells, ("subject", "domain"))
+        setting, run = split_key(UnitKey.parse(cells, place=where))
         row = Score(
-            setting=setting_of(cells),
-            run=run_of(where, cells),
+            setting=setting,
+            run=run,
             subject=cells["subject"],
             domain=cells["domain"],
             metrics={name: read_metric(where, name, cells[name]) for name in metrics},
@@ -232,34 +229,9 @@ def results_of_runs(runs: Sequence[RunRecord], *, availability: str = "all") -> 
     return Results(tuple(rows), "runs")
 
 
-def setting_of(cells: Mapping[str, str]) -> Setting:
-    """Return the setting that a row of a table names."""
-    return Setting(cells["model"], cells["availability"])
-
-
-def run_of(where: str, cells: Mapping[str, str]) -> RunKey:
-    """Return the run that a row of a table names.
-
-    Raises:
-        UserError: Fold or repeat is not a whole number, or another key is not a name.
-    """
-    check_names(where, cells, KEYS)
-    fold = parse_whole(f"{where}: fold", cells["fold"])
-    repeat = parse_whole(f"{where}: repeat", cells["repeat"])
-    return RunKey(canonical_method(cells["method"]), fold, repeat)
-
-
-def key_of_run(run: RunRecord) -> tuple[Setting, RunKey]:
-    """Return what the tables of an experiment call a run, from the folder it lies in.
-
-    Raises:
-        UserError: It is not a run of an experiment.
-    """
-    fold = re.fullmatch(r"fold-(\d+)_repeat-\d+", run.path.name)
-    if fold is None:
-        raise UserError(f"{run.path}: is not a run of an experiment.")
-    availability = run.path.parents[1].name.rpartition("-")[2]
-    return Setting(run.model, availability), RunKey(run.method, int(fold[1]), run.seed)
+def split_key(key: UnitKey) -> tuple[Setting, RunKey]:
+    """Return the setting of a run, and which run of the setting it is."""
+    return Setting(key.model, key.availability), RunKey(key.method.name, key.fold, key.repeat)
 
 
 def _setting_order(setting: Setting) -> tuple[object, ...]:

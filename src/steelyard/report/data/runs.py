@@ -1,6 +1,5 @@
 """What run directories say."""
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isfinite, nan
@@ -13,11 +12,11 @@ from steelyard.errors import UserError
 from steelyard.files.checks import parse_number
 from steelyard.files.records import read_rows
 from steelyard.imaging.runs.config import TrainingConfig
+from steelyard.imaging.runs.experiment_folder import UnitKey, is_run_name, model_order
 from steelyard.imaging.runs.method import Method
-from steelyard.imaging.runs.run import CONFIG, EPOCHS, METRICS, STEPS, RunDirectory
+from steelyard.imaging.runs.run_folder import CONFIG, EPOCHS, METRICS, STEPS, RunFolder
 from steelyard.report.data.metrics import METRICS as METRIC_NAMES
 from steelyard.report.data.metrics import check_names, read_metric, read_weight
-from steelyard.report.data.names import canonical_method, model_order
 from steelyard.report.data.steps import WEIGHT, Steps, read_steps
 
 Row = dict[str, str]
@@ -26,7 +25,6 @@ VALIDATION = "validation_"
 """What the columns of the domains' validation losses begin with."""
 
 _SCORE_COLUMNS = ("subject", "domain", "part")
-_GRID_FOLDER = r"fold-\d+_repeat-\d+"  # experiments keep runs as SETTING/METHOD/fold-0_repeat-0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +59,16 @@ class RunRecord:
         return Method.read(self.method).trained_domains(self.domains)
 
     @property
+    def key(self) -> UnitKey | None:
+        """What the tables of an experiment call the run; none for a run outside of one, or one without a config."""
+        if self.config is None or not is_run_name(self.path.name):
+            return None
+        return UnitKey.of_run(self.path, self.config)
+
+    @property
     def setting(self) -> str:
         """The model, and in an experiment also how much data the run got."""
-        if re.fullmatch(_GRID_FOLDER, self.path.name):
+        if is_run_name(self.path.name):  # experiments keep runs as SETTING/METHOD/fold-0_repeat-0
             return self.path.absolute().parents[1].name
         return self.model
 
@@ -75,8 +80,8 @@ class RunRecord:
     def network(self, trusted: Collection[str] = ()) -> nn.Module:
         """Return the trained network; a user's own only if the user has named it, because it is code."""
         if self.model in trusted:
-            return RunDirectory(self.path).network(model=self.model)
-        return RunDirectory(self.path).network()
+            return RunFolder(self.path).network(model=self.model)
+        return RunFolder(self.path).network()
 
     def domains_of(self, subject: str) -> list[str]:
         """Return the domains that a test subject was evaluated in."""
@@ -126,8 +131,12 @@ class RunRecord:
 
     def _curve(self, column: str) -> list[float]:
         """Return a column of epochs.csv without its empty cells."""
-        texts = [row.get(column, "").strip() for row in self.epochs]
-        return [float(text) for text in texts if text]
+        curve = []
+        for row in self.epochs:
+            text = row.get(column, "").strip()
+            if text:
+                curve.append(float(text))
+        return curve
 
     def _test_rows(self) -> list[Row]:
         return [row for row in self.metrics if row["part"] == "test"]
@@ -139,12 +148,12 @@ def read_run(path: Path) -> RunRecord:
     Raises:
         UserError: It is not one, or a file in it is damaged.
     """
-    config = RunDirectory(path).config
+    config = RunFolder(path).config
     try:
         return RunRecord(
             path=path,
             model=config.model,
-            method=canonical_method(config.method),
+            method=config.method.name,
             domains=config.domains,
             seed=config.seed,
             epochs=_read_epochs(path),

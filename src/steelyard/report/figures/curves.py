@@ -26,7 +26,7 @@ def learning_figure(runs: Sequence[RunRecord], *, name: str = "learning") -> Rep
     limits = _loss_limits(runs)
     panels = []
     for method, group in by_method(runs).items():
-        if any(_has_curve(run) for run in group):
+        if _have_curves(group):
             panels.append(Panel(title=method, draw=partial(_draw_losses, runs=group, limits=limits)))
     return ReportFigure(
         name=name,
@@ -79,8 +79,13 @@ def _weights_caption(*, by_step: bool) -> str:
     )
 
 
-def _has_curve(run: RunRecord) -> bool:
-    return any(run.validation(domain) for domain in run.domains)
+def _have_curves(runs: Sequence[RunRecord]) -> bool:
+    """Whether any run has a validation loss."""
+    for run in runs:
+        for domain in run.domains:
+            if run.validation(domain):
+                return True
+    return False
 
 
 def _loss_limits(runs: Sequence[RunRecord]) -> tuple[float, float]:
@@ -98,9 +103,11 @@ def _loss_limits(runs: Sequence[RunRecord]) -> tuple[float, float]:
 
 def _draw_losses(axes: Axes, *, runs: Sequence[RunRecord], limits: tuple[float, float]) -> None:
     for number, domain in enumerate(runs[0].domains):
-        curves = [run.validation(domain) for run in runs if run.validation(domain)]
-        if curves:
-            draw_band(axes, curves, colour=domain_colour(domain, number), label=domain_title(domain))
+        curves = [run.validation(domain) for run in runs]
+        if any(curves):
+            draw_band(
+                axes, list(filter(None, curves)), colour=domain_colour(domain, number), label=domain_title(domain)
+            )
     axes.set_ylim(*limits)
     axes.set_xlabel("epoch")
     add_legend(axes)
@@ -127,9 +134,12 @@ def _draw_weights(axes: Axes, *, runs: Sequence[RunRecord], domain: str, tint: s
     curves = _weight_curves(runs, domain, by_step=by_step)
     draw_band(axes, curves, colour=tint, label=f"mean of {len(runs)} run{plural}")
     if by_step and all(has_posterior(run) for run in runs):
-        bands = [credible_band(run, domain) for run in runs]
-        lower = mean_band([low for low, _ in bands])[0]
-        upper = mean_band([high for _, high in bands])[0]
+        lower_edges, upper_edges = [], []
+        for run in runs:
+            low, high = credible_band(run, domain)
+            lower_edges.append(low)
+            upper_edges.append(high)
+        lower, upper = mean_band(lower_edges)[0], mean_band(upper_edges)[0]
         points = drawn_points(len(lower))
         axes.fill_between(
             points + 1, lower[points], upper[points], color=SOFT, alpha=0.16, lw=0, label="95 % credible", zorder=1

@@ -40,7 +40,8 @@ def geometry_figure(measured: Geometry, *, method: str, name: str = "geometry") 
         caption=(
             f"Measured, not drawn: the network that {method} left, one batch of its training slices, "
             f"{measured.parameters:,} parameters. ‖g {first}‖ = {first_norm:.3g} and "
-            f"‖g {second}‖ = {second_norm:.3g} on the meta-train halves, {angle_between(*measured.gradients):.0f}° apart; the plane is the one they span. "
+            f"‖g {second}‖ = {second_norm:.3g} on the meta-train halves, "
+            f"{angle_between(*measured.gradients):.0f}° apart; the plane is the one they span. "
             f"G, the gradient of both losses' sum on the other half, has norm {measured.other_norm:.3g}, of which "
             f"{in_plane:.3g} lies in the plane and is shown, {' and '.join(angles)}. Inner products with G: {first} "
             f"{along[0]:.3g}, {second} {along[1]:.3g}; a small plain step alone, without what it does to any running "

@@ -152,9 +152,10 @@ def _label_points(axes: Axes, points: Mapping[str, Point]) -> None:
     for point in points.values():
         x, y = axes.transData.transform(point) * to_points
         positions.append((x, y))
-    sides = [_free_side(position, positions) for position in positions]
-    corners = []
-    for (x, y), side in zip(positions, sides, strict=True):
+    sides, corners = [], []
+    for x, y in positions:
+        side = _free_side((x, y), positions)
+        sides.append(side)
         left = x if side > 0 else x - _WIDE
         corners.append((left, y + _LINE / 2))
     labels = spread_labels(corners)

@@ -8,9 +8,10 @@ from typing import Any
 from steelyard.errors import UserError
 from steelyard.files.records import read_object
 from steelyard.files.writing import refuse_links, write_text
+from steelyard.imaging.runs.experiment_folder import DESIGN, FAILURES, FIGURES, REPORT, RESULTS, TABLES
 from steelyard.imaging.runs.method import Method
 from steelyard.report.data.recorded_runs import read_experiment_runs
-from steelyard.report.data.results import RESULTS, Results, read_results
+from steelyard.report.data.results import Results, read_results
 from steelyard.report.data.runs import RunRecord, by_method
 from steelyard.report.data.timings import timings_of
 from steelyard.report.html.assembly import Scans, assemble
@@ -18,8 +19,6 @@ from steelyard.report.html.page import Report, render_report
 from steelyard.report.statistics.findings import Finding, findings_of
 from steelyard.report.tables.evidence import comparison_tables, result_tables, write_findings, write_tables
 
-DESIGN = "experiment.json"
-_FAILURES = "failures.csv"
 _CONTINUE = "give the experiment's command again to continue"
 
 
@@ -48,12 +47,12 @@ def conclude(out: Path, data: Path, *, trusted: Sequence[str] = (), subjects: in
         trusted: Import paths of the user's own networks, from the user.
         subjects: The maximum number of subjects in the page's viewer.
     """
-    for name in ("tables", "figures"):
+    for name in (TABLES, FIGURES):
         refuse_links(out / name, within=out)
     results = read_results(out / RESULTS)
-    write_tables(results, out / "tables")
+    write_tables(results, out / TABLES)
     evidence = _evidence(results)
-    write_findings(evidence.findings, out / "tables")
+    write_findings(evidence.findings, out / TABLES)
     runs = read_experiment_runs(out)
     try:
         report = _report(out, runs, evidence, Scans(data=data, subjects=subjects, trusted=tuple(trusted)))
@@ -61,9 +60,9 @@ def conclude(out: Path, data: Path, *, trusted: Sequence[str] = (), subjects: in
         # Scans or networks may be gone; everything else can still be shown.
         note = f"No scans here, and no geometry of gradients. {error}"
         report = replace(_report(out, runs, evidence, None), subjects_note=note)
-    write_text(out / "report.html", render_report(report))
+    write_text(out / REPORT, render_report(report))
     for figure in report.figures:
-        figure.save(out / "figures")
+        figure.save(out / FIGURES)
     return list(report.answer)
 
 
@@ -145,6 +144,6 @@ def _unfinished(runs: Sequence[RunRecord], results: Results) -> list[str]:
 
 
 def _failures(out: Path) -> list[str]:
-    if not (out / _FAILURES).exists():
+    if not (out / FAILURES).exists():
         return []
-    return [f"Some runs failed; {_FAILURES} says which and why, and the tables are without them."]
+    return [f"Some runs failed; {FAILURES} says which and why, and the tables are without them."]

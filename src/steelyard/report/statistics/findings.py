@@ -56,8 +56,8 @@ def findings_of(results: Results, settings: Settings | None = None) -> tuple[Fin
     with_fixed = compare_with_best_fixed(results, settings)
     findings = []
     for setting in results.settings:
-        base = [comparison for comparison in with_baseline if comparison.setting == setting]
-        fixed = [comparison for comparison in with_fixed if comparison.setting == setting]
+        base = _of_setting(with_baseline, setting)
+        fixed = _of_setting(with_fixed, setting)
         finding = Finding(
             setting=setting,
             overall=overall(setting, base, fixed, settings_in_all=len(results.settings)),
@@ -67,6 +67,10 @@ def findings_of(results: Results, settings: Settings | None = None) -> tuple[Fin
         )
         findings.append(finding)
     return tuple(findings)
+
+
+def _of_setting(comparisons: Sequence[Comparison], setting: Setting) -> list[Comparison]:
+    return [comparison for comparison in comparisons if comparison.setting == setting]
 
 
 def sentence(comparison: Comparison) -> str:

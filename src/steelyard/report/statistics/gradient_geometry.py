@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from math import isfinite, isnan
+from math import isnan
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from steelyard.imaging.datasets.bids import Dataset
 from steelyard.imaging.networks.losses import cross_entropy_minus_dice
 from steelyard.imaging.runs.config import TrainingConfig
 from steelyard.imaging.runs.method import Method
-from steelyard.imaging.runs.run import RunDirectory
+from steelyard.imaging.runs.run_folder import RunFolder
 from steelyard.imaging.runs.split import Split
 from steelyard.imaging.train.data import load_labelled
 from steelyard.imaging.train.sampling import Batch, draw_epoch
@@ -77,19 +77,19 @@ def measure_geometry(run: RunRecord, dataset: Dataset, *, trusted: Collection[st
     """
     if len(run.trained) < 2:
         raise UserError(f"{run.path}: a run on one domain has no geometry of two.")
-    config = RunDirectory(run.path).config
+    config = RunFolder(run.path).config
     domains = (run.trained[0], run.trained[1])
     weights = (run.final_weight(domains[0]), run.final_weight(domains[1]))
     if isnan(weights[0]) or isnan(weights[1]):
         raise UserError(f"{run.path}: steps.csv is missing or empty; the weights are not known.")
-    halves = halve(draw_batch(dataset, config, split=RunDirectory(run.path).split, epoch=len(run.epochs)))
+    halves = halve(draw_batch(dataset, config, split=RunFolder(run.path).split, epoch=len(run.epochs)))
     network = run.network(trusted)
     first = _gradient(network, {domains[0]: halves[domains[0]].meta_train}, training=True)
     second = _gradient(network, {domains[1]: halves[domains[1]].meta_train}, training=True)
     meta_test_mode = Method.read(run.method).meta_test or config.meta_test
     other = _gradient(network, meta_tests(halves), training=meta_test_mode == "batch")
     points = _in_plane(first, second, other)
-    if not all(isfinite(x) and isfinite(y) for x, y in points):
+    if not torch.tensor(points).isfinite().all():
         raise UserError(f"{run.path}: the two gradients span no plane; the network learns nothing from one of them.")
     return Geometry(
         domains=domains,

@@ -45,14 +45,14 @@ class ScoreGrid:
     @cached_property
     def fold_of_unit(self) -> NDArray[np.int64]:
         """The fold of each unit, as a number from 0."""
-        folds = sorted({fold for fold, _ in self.units})
-        return np.array([folds.index(fold) for fold, _ in self.units])
+        folds, _ = zip(*self.units, strict=True)
+        return np.unique(folds, return_inverse=True)[1]
 
     @cached_property
     def subject_of_unit(self) -> NDArray[np.int64]:
         """The subject of each unit, as a number from 0."""
-        subjects = sorted({subject for _, subject in self.units})
-        return np.array([subjects.index(subject) for _, subject in self.units])
+        _, subjects = zip(*self.units, strict=True)
+        return np.unique(subjects, return_inverse=True)[1]
 
     def of(self, method: str) -> Array:
         """Return a method's scores by domain, unit and repeat."""
@@ -122,10 +122,13 @@ def score_grid(results: Results, setting: Setting, metric: str) -> ScoreGrid:
         raise UserError(f"{results.source}: does not hold {metric}; it holds {', '.join(results.metrics)}.")
     rows = results.of(setting)
     methods = results.methods(setting)
-    tested_domains = {row.domain for row in rows}
+    tested_domains, tested_units, run_repeats = set(), set(), set()
+    for row in rows:
+        tested_domains.add(row.domain)
+        tested_units.add((row.run.fold, row.subject))
+        run_repeats.add(row.run.repeat)
     domains = tuple(name for name in results.domains if name in tested_domains)
-    units = tuple(sorted({(row.run.fold, row.subject) for row in rows}))
-    repeats = tuple(sorted({row.run.repeat for row in rows}))
+    units, repeats = tuple(sorted(tested_units)), tuple(sorted(run_repeats))
     values = np.full((len(methods), len(domains), len(units), len(repeats)), math.nan)
     tested = np.zeros((len(domains), len(units)), dtype=bool)
     method_index, domain_index = _index(methods), _index(domains)
@@ -149,7 +152,7 @@ def score_grid(results: Results, setting: Setting, metric: str) -> ScoreGrid:
 
 def _index(names: Sequence[T]) -> dict[T, int]:
     """Return the position of each name along its axis."""
-    return {name: position for position, name in enumerate(names)}
+    return dict(zip(names, range(len(names)), strict=True))
 
 
 def mean(values: Array, axis: int) -> Array:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
@@ -133,6 +133,38 @@ def every_step_method(method: str) -> str:
     'conservative-25+first-order'
     """
     return Method.read(method).with_every_vote.name
+
+
+def votes_exactly(method: str) -> bool:
+    """Whether a method votes on every step with the exact probe."""
+    rule = Method.read(method)
+    return not rule.first_order and rule.every in (None, 1)
+
+
+def variants_of(method: str, methods: Sequence[str]) -> list[str]:
+    """Return the other methods that count votes in the same way and differ only in how votes are taken.
+
+    >>> variants_of("greedy-25", ["equal", "greedy-25", "greedy-25+first-order", "greedy-100"])
+    ['greedy-25+first-order']
+    """
+    return [name for name in methods if name != method and _counting_rule(name) == _counting_rule(method)]
+
+
+def has_variants(method: str, methods: Sequence[str]) -> bool:
+    """Whether some other method is this one with something added after a plus."""
+    rule = Method.read(method)
+    for name in variants_of(method, methods):
+        variant = Method.read(name)
+        keeps_mode = rule.meta_test in (None, variant.meta_test)
+        keeps_interval = rule.every in (None, variant.every)
+        if keeps_mode and keeps_interval and (variant.first_order or not rule.first_order):
+            return True
+    return False
+
+
+def _counting_rule(method: str) -> Method:
+    """Return a method without what says how its votes are taken."""
+    return replace(Method.read(method), first_order=False, meta_test=None, every=None)
 
 
 def votes_in_force(votes: Sequence[str], every: int) -> list[str]:

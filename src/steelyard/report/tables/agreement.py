@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from steelyard.errors import UserError, one_line
-from steelyard.imaging.runs.method import Method
+from steelyard.imaging.runs.experiment_folder import RESULTS, RUNS, VOTES
 from steelyard.report.data.names import canonical_method, column_suffixes, sorted_methods
-from steelyard.report.data.results import RESULTS, RUNS, Results, RunKey, Setting, key_of_run, read_results
+from steelyard.report.data.results import Results, RunKey, Setting, read_results, split_key
 from steelyard.report.data.runs import RunRecord, read_runs
 from steelyard.report.data.timings import timings_of
 from steelyard.report.statistics.bootstrap import UNKNOWN, Estimate
@@ -17,13 +17,13 @@ from steelyard.report.statistics.vote_agreement import (
     Trace,
     curve_agreement,
     every_step_method,
+    has_variants,
     mean_over_runs,
     read_trace,
+    variants_of,
     vote_agreement,
+    votes_exactly,
 )
-
-VOTES = "votes"
-"""The folder of an experiment that keeps the votes of retraced runs."""
 
 Row = dict[str, str | int | float]
 
@@ -98,13 +98,16 @@ def read_variants(out: Path, exact: str | None = None) -> Variants:
     Raises:
         UserError: There is no such method, or there are several, or the runs have no scores yet.
     """
-    runs = {key_of_run(record): record for record in read_runs([out / RUNS])}
+    runs = _runs_by_key(out)
     methods = sorted_methods(run.method for _, run in runs)
-    exact = canonical_method(exact or _exact_method(out, methods))
-    cheaper = [name for name in methods if name != exact and _rule(name) == _rule(exact)]
+    if exact is None:
+        exact = _exact_method(out, methods)
+    exact = canonical_method(exact)
+    cheaper = variants_of(exact, methods)
     if exact not in methods or not cheaper:
         raise UserError(f"{out}: there must be runs of {exact} and of a cheaper variant; it has {', '.join(methods)}.")
-    _check_exact(exact)
+    if not votes_exactly(exact):
+        raise UserError(f"method {exact}: does not vote exactly on every step.")
     results = read_results(out / RESULTS)
     rows = tuple(row for row in results.rows if row.run.method in (exact, *cheaper))
     return Variants(out=out, exact=exact, cheaper=tuple(cheaper), runs=runs, results=Results(rows, results.source))
@@ -157,27 +160,13 @@ def as_markdown(rows: Sequence[Mapping[str, object]]) -> str:
     return "\n".join(map(_markdown_table, groups.values()))
 
 
-def _rule(name: str) -> Method:
-    """Return the method without what is said after each plus: how its votes are taken."""
-    return replace(Method.read(name), first_order=False, meta_test=None, every=None)
-
-
-def _check_exact(name: str) -> None:
-    method = Method.read(name)
-    if method.first_order or (method.every or 1) > 1:
-        raise UserError(f"method {name}: does not vote exactly on every step.")
-
-
 def _exact_method(out: Path, methods: Sequence[str]) -> str:
     """Return the one method that has cheaper variants.
 
     Raises:
         UserError: None has, or several have.
     """
-    candidates = []
-    for name in methods:
-        if any(_is_variant(other, name) for other in methods):
-            candidates.append(name)
+    candidates = [name for name in methods if has_variants(name, methods)]
     fault = f"{out}: one method must have cheaper variants, such as conservative-25+first-order"
     if not candidates:
         raise UserError(f"{fault}; none does.")
@@ -186,16 +175,13 @@ def _exact_method(out: Path, methods: Sequence[str]) -> str:
     return candidates[0]
 
 
-def _is_variant(name: str, exact_name: str) -> bool:
-    """Whether a method is another one with more said about how its votes are taken."""
-    method, exact = Method.read(name), Method.read(exact_name)
-    if method == exact or _rule(name) != _rule(exact_name):
-        return False
-    return (
-        method.first_order >= exact.first_order
-        and exact.meta_test in (None, method.meta_test)
-        and exact.every in (None, method.every)
-    )
+def _runs_by_key(out: Path) -> dict[tuple[Setting, RunKey], RunRecord]:
+    runs = {}
+    for record in read_runs([out / RUNS]):
+        if record.key is None:
+            raise UserError(f"{record.path}: is not a run of an experiment.")
+        runs[split_key(record.key)] = record
+    return runs
 
 
 def _traces(variants: Variants, setting: Setting) -> list[tuple[Trace, bool]]:
@@ -212,13 +198,14 @@ def _traces(variants: Variants, setting: Setting) -> list[tuple[Trace, bool]]:
 
 def _vote_columns(traces: Sequence[tuple[Trace, bool]], exact: str, method: str) -> Row:
     agreements = []
-    identical_runs = 0
+    identical_runs, steps = 0, 0
     for trace, identical in traces:
         if exact in trace.votes and every_step_method(method) in trace.votes:
-            agreements.append(vote_agreement(trace, exact, method))
+            agreement = vote_agreement(trace, exact, method)
+            agreements.append(agreement)
             identical_runs += identical
-    row: Row = {"traced": len(agreements), "to_the_bit": identical_runs}
-    row["steps"] = sum(agreement.steps for agreement in agreements)
+            steps += agreement.steps
+    row: Row = {"traced": len(agreements), "to_the_bit": identical_runs, "steps": steps}
     for name in ("share", "kappa", "held", "correlation"):
         row |= _estimate_columns(name, mean_over_runs([getattr(agreement, name) for agreement in agreements]))
     return row
@@ -257,7 +244,10 @@ def _markdown_table(rows: Sequence[Mapping[str, object]]) -> str:
     columns = dict(_COLUMNS)
     for domain, suffix in column_suffixes(_scored_domains(first)).items():
         columns[f"dsc_{domain}"] = (f"ΔDSC-{suffix}", "+.3f")
-    titles = ["method", *(title for title, _ in columns.values()), "time of a step"]
+    titles = ["method"]
+    for title, _ in columns.values():
+        titles.append(title)
+    titles.append("time of a step")
     lines = [
         f"### {first['model']} ({first['availability']}), against {first['exact']}",
         "",

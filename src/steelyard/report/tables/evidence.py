@@ -73,9 +73,11 @@ def write_findings(findings: Sequence[Finding], folder: Path) -> list[Path]:
 
 
 def _write(folder: Path, texts: Mapping[str, str]) -> list[Path]:
+    paths = []
     for name, text in sorted(texts.items()):
         write_bytes(folder / name, text.encode())
-    return [folder / name for name in sorted(texts)]
+        paths.append(folder / name)
+    return paths
 
 
 def findings_text(findings: Sequence[Finding]) -> str:
@@ -83,10 +85,10 @@ def findings_text(findings: Sequence[Finding]) -> str:
     paragraphs = []
     methods: dict[str, None] = {}  # a set that keeps its order
     for finding in findings:
-        paragraphs.append("\n".join([finding.overall, *(f"- {sentence}" for sentence in finding.sentences)]))
+        paragraphs.append("\n- ".join([finding.overall, *finding.sentences]))
         methods |= dict.fromkeys(finding.methods)
     if methods:
-        paragraphs.append("\n".join(["Methods:", *(f"- {line}" for line in methods)]))
+        paragraphs.append("\n- ".join(["Methods:", *methods]))
     return "\n\n".join(paragraphs) + "\n"
 
 

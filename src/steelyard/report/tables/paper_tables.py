@@ -197,11 +197,16 @@ def _absent_methods(results: Results, layout: Layout, setting: Setting) -> list[
 
 
 def _paper_notes(lines: Sequence[Line]) -> Iterator[str]:
-    papers = [line.paper for line in lines if line.paper]
-    if papers:
+    rows = [line.paper for line in lines if line.paper]
+    if rows:
         yield "paper: Sicilia et al., ISBI 2021, on other subjects (20) than these."
-    if unprinted := sorted({f"{row.model} ({row.availability})" for row in papers if not row.printed}):
-        yield f"{', '.join(unprinted)}: the paper's numbers stand in its source as comments and were not printed."
+    unprinted = set()
+    for row in rows:
+        if not row.printed:
+            unprinted.add(f"{row.model} ({row.availability})")
+    if unprinted:
+        names = ", ".join(sorted(unprinted))
+        yield f"{names}: the paper's numbers stand in its source as comments and were not printed."
 
 
 def _method_notes(lines: Sequence[Line], layout: Layout) -> Iterator[str]:

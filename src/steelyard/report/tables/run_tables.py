@@ -8,7 +8,7 @@ from typing import Any
 
 from steelyard.files.records import read_object
 from steelyard.imaging.runs.method import Method
-from steelyard.imaging.runs.run import ENVIRONMENT
+from steelyard.imaging.runs.run_folder import ENVIRONMENT
 from steelyard.report.data.names import BASELINE, column_suffixes, domain_title, plotted_domains
 from steelyard.report.data.runs import RunRecord, by_method, by_setting, mean_and_spread
 from steelyard.report.tables.table import PageTable
@@ -32,13 +32,15 @@ def methods_table(names: Iterable[str]) -> PageTable:
 def means_table(runs: Sequence[RunRecord], *, title: str = "Means over the test subjects") -> PageTable:
     """Return one row per method: each metric's mean in each domain, and its s.d. over runs if there are several."""
     domains = runs[0].domains
-    weights = [f"weight of {domain_title(domain)} at the end" for domain in plotted_domains(domains)]
+    headings = ["method", "runs", *_score_headings(_METRICS, domains)]
+    for domain in plotted_domains(domains):
+        headings.append(f"weight of {domain_title(domain)} at the end")
     note = "±: one standard deviation over all runs."
     if set(domains) == {"flair", "t1"}:
         note = f"{_SUFFIXES}{note}"
     return PageTable(
         title=title,
-        headings=["method", "runs", *_score_headings(_METRICS, domains), *weights],
+        headings=headings,
         rows=[_means_row(method, group) for method, group in by_method(runs).items()],
         note=note,
     )
@@ -47,12 +49,13 @@ def means_table(runs: Sequence[RunRecord], *, title: str = "Means over the test 
 def subjects_table(runs: Sequence[RunRecord], *, title: str = "Every test subject") -> PageTable:
     """Return one row per subject and method: each metric in each domain, its mean if several runs were tested on it."""
     domains = runs[0].domains
-    subjects: set[str] = set()
+    runs_of_subject: dict[str, list[RunRecord]] = {}
     for run in runs:
-        subjects.update(run.subjects)
+        for subject in run.subjects:
+            runs_of_subject.setdefault(subject, []).append(run)
     rows = []
-    for subject in sorted(subjects):
-        for method, group in by_method(run for run in runs if subject in run.subjects).items():
+    for subject in sorted(runs_of_subject):
+        for method, group in by_method(runs_of_subject[subject]).items():
             rows.append([subject, method, *_subject_cells(subject, group)])
     return PageTable(
         title=title,
@@ -197,9 +200,12 @@ def _subject_cells(subject: str, runs: Sequence[RunRecord]) -> list[str]:
     cells = []
     for metric, _, decimals in _SUBJECT_METRICS:
         for domain in runs[0].domains:
-            scores = [run.score(subject, domain, metric) for run in runs]
-            defined = [score for score in scores if not isnan(score)]
-            mean = fmean(defined) if defined else nan
+            scores = []
+            for run in runs:
+                score = run.score(subject, domain, metric)
+                if not isnan(score):
+                    scores.append(score)
+            mean = fmean(scores) if scores else nan  # infinite if one of them is
             cells.append(_number(mean, decimals))
     return cells
 
