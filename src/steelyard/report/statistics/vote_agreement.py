@@ -56,7 +56,7 @@ class VoteAgreement:
         share: The share of these steps on which it was the same.
         kappa: Cohen's kappa: agreement beyond that of random votes of the same frequencies; NaN if all votes of both
             are for one domain.
-        held: The share on steps without a vote of its own, where the last one stays in force; NaN if there are none.
+        share_between: The share on steps without a vote of its own, where the last one stays in force; NaN if there are none.
         correlation: Of the differences between domains' hypothetical losses, over all steps on which both measured; NaN
             for a method that measures exactly, but not on every step.
     """
@@ -64,7 +64,7 @@ class VoteAgreement:
     steps: int
     share: float
     kappa: float
-    held: float
+    share_between: float
     correlation: float
 
 
@@ -121,7 +121,7 @@ def vote_agreement(trace: Trace, exact: str, method: str) -> VoteAgreement:
         steps=len(pairs),
         share=_share([first == second for first, second in pairs]),
         kappa=cohens_kappa(pairs),
-        held=_share(agreed_between),
+        share_between=_share(agreed_between),
         correlation=loss_correlation,
     )
 

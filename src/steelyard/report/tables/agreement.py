@@ -206,8 +206,10 @@ def _vote_columns(traces: Sequence[tuple[Trace, bool]], exact: str, method: str)
             identical_runs += identical
             steps += agreement.steps
     row: Row = {"traced": len(agreements), "to_the_bit": identical_runs, "steps": steps}
-    for name in ("share", "kappa", "held", "correlation"):
-        row |= _estimate_columns(name, mean_over_runs([getattr(agreement, name) for agreement in agreements]))
+    row |= _estimate_columns("share", mean_over_runs([agreement.share for agreement in agreements]))
+    row |= _estimate_columns("kappa", mean_over_runs([agreement.kappa for agreement in agreements]))
+    row |= _estimate_columns("held", mean_over_runs([agreement.share_between for agreement in agreements]))
+    row |= _estimate_columns("correlation", mean_over_runs([agreement.correlation for agreement in agreements]))
     return row
 
 
