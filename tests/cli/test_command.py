@@ -12,7 +12,7 @@ from steelyard.cli.command import plain, say
 from steelyard.cli.progress import sum_up, track
 from steelyard.errors import UserError
 from steelyard.processes.workers import Outcome
-from steelyard.report.tables.agreement_table import as_markdown
+from steelyard.report.tables.agreement import as_markdown
 
 NAME = "sub-1\nfailed: [bold]all[/bold]\x1b]0;title\x07\x1b[2J\u202e\r\x9b31m"
 

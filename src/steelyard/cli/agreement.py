@@ -13,7 +13,7 @@ from steelyard.errors import UserError
 
 if TYPE_CHECKING:
     from steelyard.report.data.runs import RunRecord
-    from steelyard.report.statistics.agreement import Row, Variants
+    from steelyard.report.tables.agreement import Row, Variants
 
 MARK = "agreement"
 """Marks the place for the tables on a page."""
@@ -48,8 +48,7 @@ class Agreement(Command):
     def run(self) -> int:
         """Retrace, compare, write, show."""
         from steelyard.cli.progress import track
-        from steelyard.report.statistics.agreement import agreement_rows, read_variants
-        from steelyard.report.tables.agreement_table import as_markdown
+        from steelyard.report.tables.agreement import agreement_rows, as_markdown, read_variants
 
         self._check()
         variants = read_variants(self.out, self.exact)
@@ -93,7 +92,7 @@ class Agreement(Command):
         if not path.exists():
             return False
         held = read_trace(path)
-        return held.epochs >= self._epochs(record) and {variants.exact, *variants.asked()} <= set(held.casts)
+        return held.epochs >= self._epochs(record) and {variants.exact, *variants.probed_methods()} <= set(held.votes)
 
     def _retraced(self, variants: "Variants", record: "RunRecord") -> Iterator[str]:
         """Train a run again and keep its votes, once it is through."""
@@ -105,7 +104,7 @@ class Agreement(Command):
 
         rows: list[VoteRow] = []
         run = RunFolder(record.path)
-        found = retrace(run, self.data, variants.asked(), epochs=self._epochs(record), cache=self.out / CACHE)
+        found = retrace(run, self.data, variants.probed_methods(), epochs=self._epochs(record), cache=self.out / CACHE)
         for number, epoch in enumerate(found, start=1):
             rows += epoch
             yield f"{record.setting} {record.path.name}, epoch {number}"
@@ -115,7 +114,7 @@ class Agreement(Command):
     def _write(self, rows: "list[Row]") -> None:
         from steelyard.cli.marked_page import with_measured
         from steelyard.files.writing import as_csv, write_json, write_text
-        from steelyard.report.tables.agreement_table import as_json, as_markdown
+        from steelyard.report.tables.agreement import as_json, as_markdown
 
         held = as_json(rows)
         write_json(self.out / "agreement.json", {"rows": held})

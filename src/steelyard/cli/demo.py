@@ -19,7 +19,8 @@ from steelyard.cli.preprocess import Preprocess
 from steelyard.errors import UserError
 
 if TYPE_CHECKING:
-    from steelyard.report.html.page import Picture, Table
+    from steelyard.report.html.page import Picture
+    from steelyard.report.tables.table import PageTable
 
 METHODS = ("F50-T50", "Ours-C-25")
 """Fixed and learned weights."""
@@ -183,7 +184,7 @@ def _mosaics(out: Path) -> "list[Picture]":
     ]
 
 
-def _show(results: "Table") -> None:
+def _show(results: "PageTable") -> None:
     from rich import table
     from rich.console import Console
 

@@ -123,7 +123,7 @@ class Experiment(Command):
     def _conclude(self) -> None:
         """Write what follows from the finished runs alone: results, tables, figures, the report."""
         from steelyard.experiments.results import RESULTS, write_results
-        from steelyard.report.statistics.conclusion import conclude
+        from steelyard.report.html.experiment_report import conclude
 
         runs = write_results(self.out)
         say(f"{self.out / RESULTS} has every metric of {runs} runs, per test subject and domain")

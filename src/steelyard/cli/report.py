@@ -38,8 +38,8 @@ class Report(Command):
         from steelyard.files.writing import check_file, check_folder, write_text
         from steelyard.report.data.runs import by_method, read_runs
         from steelyard.report.html.assembly import Scans, assemble
+        from steelyard.report.html.experiment_report import is_experiment, report_on
         from steelyard.report.html.page import render_report
-        from steelyard.report.statistics.conclusion import is_experiment, report_on
 
         if not self.runs:
             raise UserError("name at least one run directory.")
@@ -64,12 +64,12 @@ class Report(Command):
             lead = f"{_count(len(records), 'run')} of {_count(len(methods), 'method')}: {', '.join(methods)}."
             report = assemble(records, scans=scans, title="One network for several domains", lead=lead)
         if self.figures is not None:
-            for plate in report.figures:
-                plate.check(self.figures)
+            for figure in report.figures:
+                figure.check(self.figures)
         write_text(self.out, text := render_report(report))
         if self.figures is not None:
-            for plate in report.figures:
-                plate.save(self.figures)
+            for figure in report.figures:
+                figure.save(self.figures)
         say(f"{self.out} is the report, {len(text) / 1e6:.1f} MB{'; it shows scans' if self.data else ''}")
         return 0
 
