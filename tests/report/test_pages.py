@@ -13,8 +13,9 @@ from steelyard.imaging.train.data import read_prepared
 from steelyard.report.data.predictions import predict_on
 from steelyard.report.data.runs import read_runs
 from steelyard.report.html.assembly import Scans, assemble
-from steelyard.report.html.page import Picture, Report, Table, render_report
+from steelyard.report.html.page import Picture, Report, render_report
 from steelyard.report.html.viewer import pack_subject
+from steelyard.report.tables.table import PageTable
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 
@@ -37,21 +38,21 @@ def opened(url):
 def test_the_viewers_pictures_hold_the_masks_to_the_voxel(shown):
     packed = pack_subject(shown)
     width, height, depth = packed["size"]
-    bits = opened(packed["masks"]["F50-T50"]) // 32
+    bits = opened(packed["masks"]["equal"]) // 32
     manual = canonical(shown.volumes.wmh).voxels[shown.box]
     for level in range(depth):
         row, column = divmod(level, packed["columns"])
         tile = bits[row * height : (row + 1) * height, column * width : (column + 1) * width]
         assert ((tile & 1) == manual[:, ::-1, level].T).all()
         for bit, domain in ((2, "flair"), (4, "t1")):
-            assert ((tile & bit > 0) == shown.masks["F50-T50"][domain][shown.box][:, ::-1, level].T).all()
+            assert ((tile & bit > 0) == shown.masks["equal"][domain][shown.box][:, ::-1, level].T).all()
     assert packed["start"] == np.argmax(manual.sum(axis=(0, 1)))
     assert opened(packed["scans"]["FLAIR"]).shape == bits.shape
-    assert packed["scores"]["F50-T50"]["FLAIR"] == pytest.approx(shown.runs["F50-T50"].scores("flair")[0], abs=5e-4)
+    assert packed["scores"]["equal"]["FLAIR"] == pytest.approx(shown.runs["equal"].scores("flair")[0], abs=5e-4)
 
 
 def test_whatever_a_name_holds_is_text(shown):
-    table = Table(title=HOSTILE, headings=[HOSTILE], rows=[[HOSTILE]], note=HOSTILE)
+    table = PageTable(title=HOSTILE, headings=[HOSTILE], rows=[[HOSTILE]], note=HOSTILE)
     page = render_report(
         Report(
             title=HOSTILE,
@@ -87,7 +88,7 @@ def test_without_data_there_is_no_viewer_and_the_page_says_so(records):
     page = render_report(report)
     assert 'class="viewer"' not in page
     assert "Without --data there are no scans here" in page
-    assert page.index("Ours-C-25 against F50-T50") < page.index("<table")
+    assert page.index("conservative-25 against equal") < page.index("<table")
 
 
 def test_as_many_subjects_are_shown_as_wanted_and_the_page_says_so(records, cohort, tmp_path):
@@ -95,7 +96,7 @@ def test_as_many_subjects_are_shown_as_wanted_and_the_page_says_so(records, coho
     assert [one["name"] for one in report.subjects] == records[0].subjects[:1]
     assert report.subjects_note.startswith("1 of 1 test subjects")
     assert {"scans", "geometry", "trade_off", "scores", "weights", "learning"} == {
-        plate.name for plate in report.figures
+        figure.name for figure in report.figures
     }
-    with pytest.raises(UserError, match="no run that was tested is of method Simple-C"):
-        assemble(records, scans=Scans(data=cohort, methods=("Simple-C",)), title="T", lead="L")
+    with pytest.raises(UserError, match="no run that was tested is of method shift-conservative"):
+        assemble(records, scans=Scans(data=cohort, methods=("shift-conservative",)), title="T", lead="L")

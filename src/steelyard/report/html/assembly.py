@@ -73,7 +73,7 @@ def assemble(
     """
     name_settings = name_settings or len(by_setting(runs)) > 1
     evaluated = [run for run in runs if run.subjects]
-    tables, scores = [methods_table(by_method(runs))], []
+    tables, scores = [methods_table(runs)], []
     for setting, group in by_setting(evaluated).items():
         suffix = f", {setting}" if name_settings else ""
         tables.append(means_table(group, title=f"Means over the test subjects{suffix}"))
