@@ -2,17 +2,23 @@ import base64
 import hashlib
 import io
 import re
+import shutil
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from steelyard.errors import UserError
+from steelyard.files.records import read_rows
+from steelyard.files.writing import as_csv
+from steelyard.imaging.runs.curves import write_curves
+from steelyard.imaging.runs.method import Method
 from steelyard.imaging.scans.volumes import canonical
 from steelyard.imaging.train.data import read_prepared
 from steelyard.report.data.predictions import predict_on
-from steelyard.report.data.runs import read_runs
+from steelyard.report.data.runs import read_run, read_runs
 from steelyard.report.html.assembly import Scans, assemble
+from steelyard.report.html.experiment_report import report_on
 from steelyard.report.html.page import Picture, Report, render_report
 from steelyard.report.html.viewer import pack_subject
 from steelyard.report.tables.table import PageTable
@@ -100,3 +106,56 @@ def test_as_many_subjects_are_shown_as_wanted_and_the_page_says_so(records, coho
     }
     with pytest.raises(UserError, match="no run that was tested is of method shift-conservative"):
         assemble(records, scans=Scans(data=cohort, methods=("shift-conservative",)), title="T", lead="L")
+
+
+@pytest.fixture
+def experiment(run_folder, tmp_path):
+    """An experiment's folder with run folders, results and curves."""
+    out = tmp_path / "out"
+    runs = shutil.copytree(run_folder, out / "runs" / run_folder.name)
+    (out / "experiment.json").write_text('{"epochs": 2, "splits": [["secret"]]}')
+    results, curves = [], []
+    for path in sorted(runs.glob("*/fold-*_repeat-*")):
+        (path / "steps.csv").unlink()  # raw runs that are kept have no steps
+        key = read_run(path).key.row
+        results += [key | row for _, row in read_rows(path / "metrics.csv") if row.pop("part") == "test"]
+        curves += [key | row for _, row in read_rows(path / "epochs.csv")]
+    (out / "results.csv").write_text(as_csv(results))
+    write_curves(out, curves)
+    return out
+
+
+def test_an_experiment_without_run_folders_gives_the_same_tables_and_figures(experiment, tmp_path):
+    before = report_on(experiment, None)
+    shutil.rmtree(experiment / "runs")
+    after = report_on(experiment, None)
+    assert after.answer == before.answer
+    assert after.tables == before.tables
+    assert after.scores == before.scores
+    assert {figure.name for figure in after.figures} == {
+        f"{name}_unet-3F" for name in ("trade_off", "scores", "weights", "learning")
+    }
+    for number, report in enumerate((before, after)):
+        for figure in report.figures:
+            figure.save(tmp_path / f"figures-{number}")
+    for path in (tmp_path / "figures-0").iterdir():
+        assert path.read_bytes() == (tmp_path / "figures-1" / path.name).read_bytes()
+    settings, runs = after.settings
+    assert settings.rows == [["epochs", "2"]]
+    assert runs.rows[0][0] == "unet-3F/equal/fold-0_repeat-0"
+
+
+def test_runs_that_have_a_folder_and_those_that_have_none_are_reported_together(experiment):
+    before = report_on(experiment, None)
+    shutil.rmtree(experiment / "runs" / "unet-3F" / "F50-T50")
+    after = report_on(experiment, None)
+    assert after.tables == before.tables
+    assert not after.failures
+
+
+def test_the_page_explains_the_names_of_methods(records):
+    (methods, *_) = assemble(records, title="T", lead="L").tables
+    assert methods.rows == [
+        ["equal", "F50-T50", "equal weights"],
+        ["conservative-25", "Ours-C-25", Method.parse("conservative-25").description],
+    ]
