@@ -24,8 +24,10 @@ def methods_table(runs: Sequence[RunRecord]) -> PageTable:
     rows = []
     for name in by_method(runs):
         method = Method.read(name)
+        # The paper's names are of FLAIR and T1.
+        paper_name = method.paper_name if set(runs[0].domains) == {"flair", "t1"} else _NO_NUMBER
         if method.description:
-            rows.append([name, method.paper_name, method.description])
+            rows.append([name, paper_name, method.description])
     return PageTable(title="Methods", headings=["method", "in the paper", "weights of the domains"], rows=rows)
 
 
