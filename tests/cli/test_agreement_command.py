@@ -23,7 +23,7 @@ def finished(cohort, tmp_path_factory):
     out = tmp_path_factory.mktemp("agreement") / "out"
     grid = smoke()
     training = replace(grid.training, epochs=3)
-    grid = replace(grid, training=training, methods=METHODS, availability=(None,), turns=(0, 1))
+    grid = replace(grid, training=training, methods=METHODS, availability=(None,), test_folds=(0, 1))
     slices = read_slices(grid, cohort, out)
     for unit in plan(grid, slices, data=cohort, out=out):
         add_timing(out, unit, do_unit(unit))

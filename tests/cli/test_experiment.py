@@ -16,7 +16,7 @@ import heads
 import processes
 from steelyard.cli import main
 
-NARROW = ("--methods", "F50-T50", "Ours-C-25", "--availability", "2F", "--turns", "0", "1")
+NARROW = ("--methods", "F50-T50", "Ours-C-25", "--availability", "2F", "--test-folds", "0", "1")
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +252,7 @@ def test_a_dry_run_asks_the_cluster_for_its_size(cohort, undisturbed, monkeypatc
         def close(self):
             Cluster.closed = True
 
-    monkeypatch.setattr("steelyard.experiments.executors.RayCrew", Cluster)
+    monkeypatch.setattr("steelyard.experiments.experiment.RayExecutor", Cluster)
     assert main(experiment(cohort, undisturbed, "--dry-run", "--ray", "auto", "--accelerator", "auto")) == 0
     assert "with 7 workers" in capsys.readouterr().err
     assert Cluster.closed

@@ -34,7 +34,7 @@ def test_any_number_of_domains():
     ("changes", "message"),
     [
         ({"folds": 1}, "folds must be at least 2"),
-        ({"turns": (3,)}, "fold must lie within 0 to 2; got 3"),
+        ({"test_folds": (3,)}, "fold must lie within 0 to 2; got 3"),
         ({"repeats": ()}, "repeats must name at least one"),
         ({"methods": ("F50-T50", "F50-T50")}, "none twice"),
         ({"methods": ("Ours",)}, "method must be of the form"),
