@@ -18,7 +18,7 @@ BESIDE = {"first": FirstOrder, "batch": lambda: FirstOrder(meta_test="batch"), "
 
 
 def assignment(cohort, out, **settings):
-    config = replace(smoke(), method="Ours-C-25", **settings)
+    config = replace(smoke(), method="conservative-25", **settings)
     slices = load_labelled(read_prepared(cohort), config.slices, domains=config.domains)
     split = split_subjects(slices.subjects, folds=5, seed=0)
     return Assignment(config=config, split=split, slices=slices, out=out)
@@ -60,9 +60,9 @@ def test_a_retraced_run_is_the_one_on_disk(cohort, tmp_path):
     given = assignment(cohort, tmp_path / "run")
     records = list(train(given))
     before = {path: path.read_bytes() for path in given.out.iterdir()}
-    epochs = list(retrace(RunDirectory(given.out), cohort, ["Ours-C-25+first-order"]))
+    epochs = list(retrace(RunDirectory(given.out), cohort, ["conservative-25+first-order"]))
     assert [len(rows) for rows in epochs] == [2 * len(record.steps) for record in records]
-    exact = [row for rows in epochs for row in rows if row["method"] == "Ours-C-25"]
+    exact = [row for rows in epochs for row in rows if row["method"] == "conservative-25"]
     steps = [step for record in records for step in record.steps]
     assert [row["vote"] for row in exact] == [step.vote for step in steps]
     assert [[row[f"hypothetical_{name}"] for name in ("flair", "t1")] for row in exact] == [
@@ -71,7 +71,7 @@ def test_a_retraced_run_is_the_one_on_disk(cohort, tmp_path):
     for row in (row for rows in epochs for row in rows):
         worst = max(("flair", "t1"), key=lambda name, row=row: row[f"hypothetical_{name}"])
         assert row["vote"] == worst
-    assert len(list(retrace(RunDirectory(given.out), cohort, ["Ours-C-25+first-order"], epochs=1))) == 1
+    assert len(list(retrace(RunDirectory(given.out), cohort, ["conservative-25+first-order"], epochs=1))) == 1
     assert {path: path.read_bytes() for path in given.out.iterdir()} == before
 
 
@@ -82,8 +82,8 @@ def test_what_is_not_exact_or_not_the_runs_own_is_refused(cohort, tmp_path):
         next(retrace(RunDirectory(late.out), cohort, []))
     given = assignment(cohort, tmp_path / "run")
     RunDirectory(given.out).begin(given.config, given.split, given.slices.digests)
-    with pytest.raises(UserError, match=r"method Simple-C: casts no votes"):
-        next(retrace(RunDirectory(given.out), cohort, ["Simple-C"]))
+    with pytest.raises(UserError, match=r"method shift-conservative: casts no votes"):
+        next(retrace(RunDirectory(given.out), cohort, ["shift-conservative"]))
     split = given.out / "split.json"
     split.write_text(split.read_text().replace('"digests": {', '"digests": {"sub-9": "0",'))
     with pytest.raises(UserError, match=r"split.json: the run there has another digests"):

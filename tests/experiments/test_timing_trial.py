@@ -18,7 +18,7 @@ def slices(cohort):
 
 @pytest.fixture
 def units(cohort, slices, tmp_path):
-    grid = replace(smoke(), availability=(None,), methods=("F50-T50", "Ours-C-25", "Ours-C-25+every-9"))
+    grid = replace(smoke(), availability=(None,), methods=("equal", "conservative-25", "conservative-25+every-9"))
     return plan(grid, slices, data=cohort, out=tmp_path / "out")
 
 

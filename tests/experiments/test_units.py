@@ -113,9 +113,9 @@ def test_a_failure_is_told_until_its_run_is_done(tmp_path):
     first, second = units[0], units[5]
     write_failures(tmp_path, [UnitReport(second, message="no luck"), UnitReport(first, message="no light")])
     write_failures(tmp_path, [])  # a call that plans neither
-    assert failures(tmp_path) == ["unet,all,F50-T50,0,0,no light", "unet,all,Simple-C,1,0,no luck"]
+    assert failures(tmp_path) == ["unet,all,equal,0,0,no light", "unet,all,shift-conservative,1,0,no luck"]
     write_failures(tmp_path, [UnitReport(first, message="still dark")])
-    assert failures(tmp_path) == ["unet,all,F50-T50,0,0,still dark", "unet,all,Simple-C,1,0,no luck"]
+    assert failures(tmp_path) == ["unet,all,equal,0,0,still dark", "unet,all,shift-conservative,1,0,no luck"]
     for unit, left in ((first, 1), (second, 0)):
         run = replace(unit, out=tmp_path).path
         run.mkdir(parents=True)
@@ -151,7 +151,7 @@ def test_the_forecast_follows_from_finished_runs(tmp_path):
 
 def test_timings_that_tell_too_little_are_kept_and_not_learned_from(tmp_path):
     units, slices = planned(replace(smoke(), availability=(None,)), subjects=6)
-    old = "unet,all,F50-T50,0,0,4,0.7,3.0"
+    old = "unet,all,equal,0,0,4,0.7,3.0"
     (tmp_path / "timings.csv").write_text(
         f"model,availability,method,fold,repeat,steps,seconds_per_step,evaluation_seconds\n{old}\n"
     )

@@ -98,7 +98,7 @@ def profile_epoch(assignment: Assignment, fabric: Fabric | None = None) -> Epoch
         with watch.part("records"):
             run.record(trainee, record)
         total = perf_counter() - start
-    method = assignment.config.method
+    method = assignment.config.method.name
     return EpochProfile(method=method, steps=len(record.steps), seconds=watch.seconds, total=total)
 
 

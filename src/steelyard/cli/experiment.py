@@ -112,20 +112,22 @@ class Experiment(Command):
     def _grid(self) -> "GridConfig":
         """Return the design with what the options change."""
         from steelyard.experiments.grids import design_named, read_availability
+        from steelyard.imaging.runs.method import Method
         from steelyard.imaging.runs.settings import with_settings
 
         design = design_named(self.name)
         changes: dict[str, Any] = {"split_seed": self.split_seed}
-        for name in ("models", "methods", "test_folds", "repeats", "folds", "validate"):
+        for name in ("models", "test_folds", "repeats", "folds", "validate"):
             if getattr(self, name) not in ((), None):
                 changes[name] = getattr(self, name)
         if self.availability:
             changes["availability"] = tuple(read_availability(text, scarce=design.scarce) for text in self.availability)
-        if self.methods:  # single-domain methods that are asked for are run with all networks
-            changes["single_domain_models"] = self.models or design.models
         domains = self.domains or design.training.domains
-        method = (self.methods or design.methods)[0]
-        training = replace(design.training, threads=self.threads, domains=domains, method=method)
+        if self.methods:
+            changes["methods"] = tuple(Method.parse(name, domains) for name in self.methods)
+            # Single-domain methods that are asked for are run with all networks.
+            changes["single_domain_models"] = self.models or design.models
+        training = replace(design.training, threads=self.threads, domains=domains)
         return replace(design, training=with_settings(training, self.set), **changes)
 
 

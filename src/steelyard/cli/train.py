@@ -115,6 +115,6 @@ def _announce(assignment: "Assignment") -> str:
     config, split = assignment.config, assignment.split
     counts = ", ".join(f"{len(domain)} of {name}" for name, domain in assignment.slices.domains.items())
     return (
-        f"{config.method}, {config.model} of width {config.width}: {len(split.train)} subjects to train, "
+        f"{config.method.name}, {config.model} of width {config.width}: {len(split.train)} subjects to train, "
         f"{len(split.validate)} to validate, {len(split.test)} to test; {counts} slices in all"
     )

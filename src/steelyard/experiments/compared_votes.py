@@ -15,11 +15,12 @@ from steelyard.errors import UserError
 from steelyard.experiments.units import CACHE
 from steelyard.files.writing import as_csv, write_text
 from steelyard.imaging.runs.config import TrainingConfig
-from steelyard.imaging.runs.methods import make_probe, make_weighting
+from steelyard.imaging.runs.method import Method
 from steelyard.imaging.runs.run import RunDirectory
 from steelyard.imaging.train.data import load_labelled, read_prepared
 from steelyard.imaging.train.launch import Assignment, set_out
 from steelyard.imaging.train.training import EpochRecord, fit
+from steelyard.imaging.train.weighing import make_probe, make_weighting
 from steelyard.measurement import Measurement, Statistic
 from steelyard.probing.probe import Finding, Losses, Probe
 from steelyard.probing.vote_probe import VoteProbe
@@ -128,17 +129,17 @@ def retrace(
     run.check(config, run.split, slices.digests)
     assignment = Assignment(config=config, split=run.split, slices=slices, out=run.path)
     trainee, learned, judged = set_out(assignment, Fabric(accelerator="cpu", devices=1))
-    compared = Compared(steering, {name: _probe(config, name) for name in methods})
+    compared = Compared(steering, {name: _probe(config, Method.parse(name)) for name in methods})
     trainee.balancer.probe = compared
     for record in islice(fit(trainee, learned, judged), epochs):
         yield list(_rows(record, compared.answers, config))
         compared.answers.clear()
 
 
-def _probe(config: TrainingConfig, method: str) -> VoteProbe:
+def _probe(config: TrainingConfig, method: Method) -> VoteProbe:
     probe = make_probe(method, meta_test=config.meta_test, every=config.every)
-    if probe is None or not method.startswith("Ours-"):
-        raise UserError(f"method {method}: casts no votes; there is nothing to compare.")
+    if probe is None or method.window is None:
+        raise UserError(f"method {method.name}: casts no votes; there is nothing to compare.")
     return probe
 
 
@@ -146,7 +147,7 @@ def _rows(record: EpochRecord, answers: Sequence[Mapping[str, Measurement]], con
     """Yield a row per step and method: its vote and hypothetical losses."""
     for step, others in zip(record.steps, answers, strict=True):
         position: Row = {"epoch": record.epoch, "step": step.step}
-        yield position | _row(config, config.method, step.vote, step.hypothetical)
+        yield position | _row(config, config.method.name, step.vote, step.hypothetical)
         for method, answer in others.items():
             losses = {config.trained[domain]: answer.values[domain].item() for domain in answer.taking_part}
             yield position | _row(config, method, _vote(config, answer), losses)

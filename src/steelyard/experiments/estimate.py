@@ -15,10 +15,10 @@ from steelyard.files.checks import parse_number
 from steelyard.files.records import read_loose_rows
 from steelyard.files.regular_files import open_regular
 from steelyard.files.writing import as_csv, write_text
-from steelyard.imaging.runs.methods import make_probe
 from steelyard.imaging.runs.run import EPOCHS
 from steelyard.imaging.train.data import LabelledSlices
 from steelyard.imaging.train.training import steps_per_epoch
+from steelyard.imaging.train.weighing import make_probe
 
 TIMINGS = "timings.csv"
 _SECONDS = ("seconds_per_step", "validation_seconds", "evaluation_seconds")
@@ -188,7 +188,7 @@ def estimate_blocks(units: Sequence[Unit], forecast: Forecast) -> list[BlockEsti
     """Estimate how long units take, by model, availability and method."""
     by_block: dict[str, list[Unit]] = {}
     for unit in units:
-        name = f"{unit.config.model} {unit.availability} {unit.config.method}"
+        name = f"{unit.config.model} {unit.availability} {unit.config.method.name}"
         by_block.setdefault(name, []).append(unit)
     blocks = []
     for name, members in by_block.items():

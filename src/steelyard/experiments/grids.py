@@ -7,7 +7,7 @@ from itertools import product
 from steelyard.errors import UserError
 from steelyard.experiments import configs
 from steelyard.imaging.runs.config import TrainingConfig
-from steelyard.imaging.runs.methods import PAPER, trained_domains
+from steelyard.imaging.runs.method import PAPER, Method
 
 _MOST_FOLDS = 1000  # every fold adds units; more would fill the memory before the first one runs
 
@@ -19,7 +19,7 @@ class GridConfig:
     Args:
         training: What all units have in common; model, method and seed are set for each unit.
         models: The networks.
-        methods: How the domains are weighed.
+        methods: How the domains are weighed; names of methods are accepted, too.
         single_domain_models: The networks that `NAME-only` methods are run with, at the first availability: in the
             paper the U-Net, with everyone's scans.
         availability: How many training subjects' scans of the scarce contrast are learned from; `None` for all.
@@ -33,7 +33,7 @@ class GridConfig:
 
     training: TrainingConfig
     models: tuple[str, ...] = ("unet", "lightweight")
-    methods: tuple[str, ...] = PAPER
+    methods: tuple[Method, ...] = PAPER
     single_domain_models: tuple[str, ...] = ("unet",)
     availability: tuple[int | None, ...] = (None, 8)
     scarce: str = "flair"
@@ -45,8 +45,11 @@ class GridConfig:
 
     def __post_init__(self) -> None:
         self._check_folds()
-        for name in ("models", "methods", "availability", "repeats"):
+        # The dataclass is frozen.
+        object.__setattr__(self, "methods", tuple(self._parse(method) for method in self.methods))
+        for name in ("models", "availability", "repeats"):
             _check_choices(name, getattr(self, name))
+        _check_choices("methods", tuple(method.name for method in self.methods))
         for number in self.availability:
             if number is not None and number < 1:
                 raise UserError(f"availability must be all or at least 1; got {number}.")
@@ -77,10 +80,14 @@ class GridConfig:
                 cells.append(Cell(model=model, availability=number, method=method, fold=fold, repeat=repeat))
         return cells
 
-    def _includes(self, model: str, method: str, number: int | None) -> bool:
+    def _parse(self, method: Method | str) -> Method:
+        if isinstance(method, Method):
+            return method
+        return Method.parse(method, self.training.domains)
+
+    def _includes(self, model: str, method: Method, number: int | None) -> bool:
         """Whether a method is run with a network at an availability."""
-        domains = self.training.domains
-        if len(trained_domains(method, domains)) == len(domains):
+        if not method.is_single:
             return True
         return model in self.single_domain_models and number == self.availability[0]
 
@@ -101,7 +108,7 @@ class Cell:
 
     model: str
     availability: int | None
-    method: str
+    method: Method
     fold: int
     repeat: int
 
@@ -150,7 +157,7 @@ def smoke() -> GridConfig:
     return GridConfig(
         training=configs.smoke(),
         models=("unet",),
-        methods=("F50-T50", "Simple-C", "Ours-C-25", "flair-only"),
+        methods=tuple(map(Method.parse, ("equal", "shift-conservative", "conservative-25", "flair-only"))),
         availability=(None, 2),
         folds=3,
         repeats=(0,),

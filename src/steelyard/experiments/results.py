@@ -11,7 +11,7 @@ from steelyard.files.checks import brief, is_name, parse_whole
 from steelyard.files.records import read_loose_rows, read_rows
 from steelyard.files.writing import as_csv, remove, write_text
 from steelyard.imaging.networks.build import NAMES
-from steelyard.imaging.runs.methods import PAPER
+from steelyard.imaging.runs.method import Method
 from steelyard.imaging.runs.run import METRICS, RunDirectory
 
 RESULTS, FAILURES = "results.csv", "failures.csv"
@@ -65,20 +65,16 @@ def design_order(row: Mapping[str, str]) -> tuple[object, ...]:
     scarcity = float("-inf")
     if number.isascii() and number.isdecimal():
         scarcity = -int(number)
+    networks = list(NAMES)
+    position = networks.index(row["model"]) if row["model"] in networks else len(networks)
     return (
-        _rank(row["model"], tuple(NAMES)),
+        position,
+        row["model"],
         scarcity,
-        _rank(row["method"], PAPER),
+        Method.read(row["method"]).order,
         int(row["fold"]),
         int(row["repeat"]),
     )
-
-
-def _rank(name: str, first_names: tuple[str, ...]) -> tuple[int, str]:
-    position = len(first_names)
-    if name in first_names:
-        position = first_names.index(name)
-    return position, name
 
 
 def _rows_without_run(out: Path) -> list[Row]:
@@ -116,7 +112,7 @@ def _identity(path: Path) -> Row:
     if fold is None:
         raise UserError(f"{path}: is not a run of an experiment.")
     availability = path.parent.parent.name.rpartition("-")[2]
-    values = (config.model, availability, config.method, fold[1], str(config.seed))
+    values = (config.model, availability, config.method.name, fold[1], str(config.seed))
     return dict(zip(KEYS, values, strict=True))
 
 

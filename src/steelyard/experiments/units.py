@@ -53,7 +53,7 @@ class Unit:
         return {
             "model": self.config.model,
             "availability": self.availability,
-            "method": self.config.method,
+            "method": self.config.method.name,
             "fold": str(self.fold),
             "repeat": str(self.config.seed),
         }
@@ -66,9 +66,7 @@ class Unit:
     @property
     def name(self) -> str:
         """The unit in a few words."""
-        return (
-            f"{self.config.model} {self.availability} {self.config.method} fold {self.fold} repeat {self.config.seed}"
-        )
+        return "{model} {availability} {method} fold {fold} repeat {repeat}".format(**self.identity)
 
 
 @dataclass(frozen=True, kw_only=True)

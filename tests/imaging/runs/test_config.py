@@ -9,6 +9,7 @@ from steelyard.errors import UserError
 from steelyard.experiments.configs import smoke
 from steelyard.experiments.grids import smoke as smoke_grid
 from steelyard.imaging.runs.config import TrainingConfig
+from steelyard.imaging.runs.method import Method
 from steelyard.imaging.runs.settings import with_settings
 
 WHOLE = ("width", "every", "batch_size", "epochs", "patience", "stop_after", "seed", "slices.count", "slices.first")
@@ -70,3 +71,24 @@ def test_what_is_written_comes_back():
 def test_a_grid_of_endless_folds_is_refused():
     with pytest.raises(UserError, match="folds must be at most 1000; got 1000000000"):
         replace(smoke_grid(), folds=10**9)
+
+
+def test_a_method_is_given_by_any_of_its_names_and_stored_by_one():
+    config = TrainingConfig(method="Ours-C-25")
+    assert config.method == Method.parse("conservative-25")
+    assert config.as_dict()["method"] == "conservative-25"
+    assert TrainingConfig().method.name == "equal"
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        (["method=F90-T10", 'domains=["t1","flair"]'], "weighs flair and t1, in this order"),
+        (['domains=["t1","flair"]', "method=F90-T10"], "weighs flair and t1, in this order"),
+        (["method=greedy-25", "prior=1"], "method greedy-25: prior must be above 1"),
+        (["method=fixed-20-80", 'domains=["a","b","c"]'], "has 2 weights; there are 3 domains"),
+    ],
+)
+def test_a_method_must_fit_the_other_settings_in_any_order(settings, fault):
+    with pytest.raises(UserError, match=fault):
+        with_settings(smoke(), settings)

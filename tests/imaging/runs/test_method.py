@@ -9,6 +9,8 @@ ALIASES = [
     ("F50-T50", "equal"),
     ("F10-T90", "fixed-10-90"),
     ("fixed-0.1-0.9", "fixed-10-90"),
+    ("fixed-0.12345678-0.87654322", "fixed-12.345678-87.654322"),
+    ("fixed-33.3-33.3-33.4", "fixed-33.3-33.3-33.4"),
     ("Ours-G-25", "greedy-25"),
     ("Ours-C-100", "conservative-100"),
     ("Simple-G", "shift-greedy"),
@@ -68,6 +70,8 @@ def test_modifiers_say_how_votes_are_taken():
         ("greedy-25+every-0", TWO, "must be of the form"),
         ("greedy-25+", TWO, "must be of the form"),
         ("t2-only", TWO, "there is no t2"),
+        ("Ours-C-9999999999999999999999999", TWO, "must be of the form"),
+        ("F50-T50+batch", TWO, "does not vote"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(name, domains, message):

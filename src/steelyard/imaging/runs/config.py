@@ -6,12 +6,11 @@ from typing import Any, Literal, TypeVar, get_args
 
 from steelyard.errors import UserError
 from steelyard.files.checks import brief, check_choice, check_kind, check_number, check_whole, is_name
-from steelyard.imaging.runs.methods import make_weighting, trained_domains
+from steelyard.imaging.runs.method import EQUAL, MetaTest, Method
 from steelyard.imaging.scans.frame import Frame
 from steelyard.imaging.train.augmentation import Augmentation
 from steelyard.imaging.train.sampling import Mixing
 from steelyard.imaging.train.slices import SliceChoice
-from steelyard.probing.vote_probe import MetaTest
 
 Schedule = Literal["plateau", "one-cycle"]
 Rule = Literal["sgd", "adamw"]
@@ -31,8 +30,8 @@ class TrainingConfig:
         model: The network's name or import path.
         width: Features at its first level.
         options: Further arguments of a network that is given by import path.
-        method: How the domains are weighed.
-        prior: The Dirichlet prior of Ours.
+        method: How the domains are weighed; its name is accepted, too.
+        prior: The Dirichlet prior of the methods `greedy` and `conservative`.
         meta_test: How the inner loop judges a step: on running (`eval`) or batch statistics.
         every: The inner loop votes on each n-th step.
         slices: Which slices are learned from, at what size.
@@ -58,7 +57,7 @@ class TrainingConfig:
     model: str = "unet"
     width: int = 64
     options: Mapping[str, Any] = field(default_factory=dict)
-    method: str = "F50-T50"
+    method: Method = EQUAL
     prior: float = 5.0
     meta_test: MetaTest = "eval"
     every: int = 1
@@ -94,12 +93,12 @@ class TrainingConfig:
         for name, lowest in (("learning_rate", 0.0), ("momentum", 0.0), ("weight_decay", 0.0), ("prior", 1.0)):
             check_number(name, getattr(self, name), lowest)
         check_whole("seed", self.seed, 0, 2**31 - 1)
-        for name, expected in (("model", str), ("method", str), ("options", dict), ("slices", SliceChoice)):
+        for name, expected in (("model", str), ("options", dict), ("slices", SliceChoice)):
             check_kind(name, getattr(self, name), expected)
         if self.augmentation is not None:
             check_kind("augmentation", self.augmentation, Augmentation)
         self._check_domains()
-        make_weighting(self.method, self.trained, prior=self.prior)
+        self._parse_method()
 
     def _check_domains(self) -> None:
         if not isinstance(self.domains, tuple) or not self.domains:
@@ -109,10 +108,20 @@ class TrainingConfig:
         if len(set(self.domains)) < len(self.domains):
             raise UserError(f"domains must be distinct names, at least one; got {brief(self.domains)}.")
 
+    def _parse_method(self) -> None:
+        """Replace a name, as JSON and the command line hold it, by its method; refuse one that does not fit."""
+        name: object = self.method
+        if not isinstance(name, Method):
+            check_kind("method", name, str)
+            object.__setattr__(self, "method", Method.parse(str(name), self.domains))  # the dataclass is frozen
+        self.method.check_domains(self.domains)
+        if self.method.window is not None and self.prior <= 1:
+            raise UserError(f"method {self.method.name}: prior must be above 1; got {self.prior}.")
+
     @property
     def trained(self) -> tuple[str, ...]:
         """The domains that the method trains on."""
-        return trained_domains(self.method, self.domains)
+        return self.method.trained_domains(self.domains)
 
     @property
     def kept(self) -> str:
@@ -121,7 +130,7 @@ class TrainingConfig:
 
     def as_dict(self) -> dict[str, Any]:
         """Return every setting by name, as JSON holds it."""
-        return asdict(self)
+        return asdict(self) | {"method": self.method.name}
 
     @classmethod
     def from_dict(cls, held: Mapping[str, Any]) -> "TrainingConfig":

@@ -44,6 +44,8 @@ FORMS = (
 )
 """The names that a user may write, for messages and help texts."""
 
+_DECIMALS = 6  # of a percentage
+_TOLERANCE = 5e-5  # per cent; how far the sum of the percentages may be from 100
 _VOTES = ("greedy", "conservative")
 _SHIFTS = ("shift-greedy", "shift-conservative")
 _PLAIN: tuple[Kind, ...] = ("equal", "shift-greedy", "shift-conservative", "group-dro", "dwa", "uw", "famo")
@@ -130,7 +132,7 @@ class Method:
     @property
     def _base_name(self) -> str:
         if self.kind == "fixed":
-            return "-".join(["fixed", *(f"{percentage:g}" for percentage in self.percentages)])
+            return "-".join(["fixed", *map(_as_text, self.percentages)])
         if self.kind in _VOTES:
             return f"{self.kind}-{self.window}"
         if self.kind == "only":
@@ -145,7 +147,8 @@ class Method:
         if self.name == "equal":
             return "F50-T50"
         if self.kind == "fixed" and len(self.percentages) == 2:
-            return f"F{self.percentages[0]:g}-T{self.percentages[1]:g}"
+            flair, t1 = map(_as_text, self.percentages)
+            return f"F{flair}-T{t1}"
         for letter, choice in _PAPER_CHOICES.items():
             if self.kind == choice:
                 return self.name.replace(f"{choice}-", f"Ours-{letter}-", 1)
@@ -157,8 +160,7 @@ class Method:
     def description(self) -> str:
         """What the method does, in a few words."""
         if self.kind == "fixed":
-            weights = ", ".join(f"{percentage:g} %" for percentage in self.percentages)
-            return f"fixed weights: {weights}"
+            return f"fixed weights of {', '.join(map(_as_text, self.percentages))} per cent"
         if self.kind == "greedy":
             return f"votes for the domain whose step serves all best; the last {self.window} count"
         if self.kind == "conservative":
@@ -212,6 +214,8 @@ class Method:
 
     def check_domains(self, domains: Sequence[str]) -> None:
         """Raise a `UserError` if the method cannot weigh these domains."""
+        if self.kind == "unknown":
+            raise _unknown_form(self.label)
         self.trained_domains(domains)
         if self.kind == "fixed" and len(self.percentages) != len(domains):
             raise UserError(
@@ -243,15 +247,17 @@ def _parse_base(base: str) -> Method | None:
 
 
 def _fixed(base: str, numbers: Sequence[float]) -> Method:
-    """Return a method of fixed weights, given in per cent or as numbers that sum to 1."""
+    """Return a method of fixed weights, which are percentages or numbers that sum to 1."""
     total = sum(numbers)
-    if abs(total - 1) < 1e-6:
-        numbers = [round(100 * number, 6) for number in numbers]
-    elif abs(total - 100) > 1e-4:
+    scale = 1.0
+    if abs(total - 1) < _TOLERANCE / 100:
+        scale = 100.0
+    elif abs(total - 100) > _TOLERANCE:
         raise UserError(f"method {base}: the weights must sum to 100 (per cent) or to 1; they sum to {total:g}.")
-    if len(numbers) == 2 and numbers[0] == numbers[1]:
+    percentages = tuple(round(scale * number, _DECIMALS) for number in numbers)
+    if len(percentages) == 2 and percentages[0] == percentages[1]:
         return Method(kind="equal")
-    return Method(kind="fixed", percentages=tuple(numbers))
+    return Method(kind="fixed", percentages=percentages)
 
 
 def _voting(base: str, choice: str, window: int) -> Method:
@@ -288,9 +294,21 @@ def _check_paper_order(base: str, domains: Sequence[str]) -> None:
         raise UserError(f"method {base} weighs flair and t1, in this order; the domains are {list(domains)}.")
 
 
+def _as_text(percentage: float) -> str:
+    """Return a percentage with all its decimals and no exponent, so that a name is read back as it was.
+
+    >>> _as_text(10.0), _as_text(12.345678)
+    ('10', '12.345678')
+    """
+    return f"{percentage:.{_DECIMALS}f}".rstrip("0").removesuffix(".")
+
+
 def _unknown_form(text: str) -> UserError:
     return UserError(f"method must be of the form {FORMS}; got {text!r}.")
 
+
+EQUAL = Method(kind="equal")
+"""The same weight for every domain: what other methods are compared with."""
 
 PAPER = tuple(
     Method.parse(name)

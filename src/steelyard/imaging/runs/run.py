@@ -122,8 +122,11 @@ class RunDirectory:
             UserError: It has other settings or is of other data, and which.
         """
         for name, content in _identity(config, split, digests).items():
-            if (self.path / name).exists():
-                refuse_difference(self.path / name, self._json(name), content)
+            if not (self.path / name).exists():
+                continue
+            # The config is parsed, because its file may hold another name of the same method.
+            held = self.config.as_dict() if name == CONFIG else self._json(name)
+            refuse_difference(self.path / name, held, content)
 
     @property
     def config(self) -> TrainingConfig:
@@ -248,7 +251,7 @@ def refuse_difference(path: Path, held: Mapping[str, Any], content: Mapping[str,
     Raises:
         UserError: What the file holds is not the content, and where they differ.
     """
-    wanted = json.loads(json.dumps(content))
+    held, wanted = json.loads(json.dumps(held)), json.loads(json.dumps(content))
     for name in dict.fromkeys((*held, *wanted)):
         if held.get(name) != wanted.get(name):
             was, now = json.dumps(held.get(name)), json.dumps(wanted.get(name))

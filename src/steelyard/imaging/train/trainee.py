@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 from steelyard.imaging.networks.build import build_network
 from steelyard.imaging.networks.losses import cross_entropy_minus_dice
 from steelyard.imaging.runs.config import TrainingConfig
-from steelyard.imaging.runs.methods import make_probe, make_weighting
+from steelyard.imaging.train.weighing import make_probe, make_weighting
 from steelyard.training import Balancer
 
 

@@ -12,11 +12,11 @@ from steelyard.errors import UserError
 from steelyard.imaging.datasets.bids import Dataset
 from steelyard.imaging.networks.losses import cross_entropy_minus_dice
 from steelyard.imaging.runs.config import TrainingConfig
-from steelyard.imaging.runs.methods import make_probe
 from steelyard.imaging.runs.run import RunDirectory
 from steelyard.imaging.runs.split import Split
 from steelyard.imaging.train.data import load_labelled
 from steelyard.imaging.train.sampling import Batch, draw_epoch
+from steelyard.imaging.train.weighing import make_probe
 from steelyard.probing.halves import halve, meta_tests
 from steelyard.report.data.runs import RunRecord
 

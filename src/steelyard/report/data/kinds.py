@@ -3,7 +3,7 @@
 import re
 
 from steelyard.imaging.networks.build import NAMES
-from steelyard.imaging.runs.methods import PAPER
+from steelyard.imaging.runs.method import Method
 
 BASELINES = ("F50-T50", "equal")
 """The methods that others are held against, if there are any of them: the first that was run."""
@@ -29,7 +29,6 @@ LOWER_IS_BETTER = frozenset({"fpr", "brier", "hd95", "volume_difference"})
 UNBOUNDED = frozenset({"hd95", "volume_difference"})
 """The metrics that may exceed 1, or be infinite."""
 
-_FIXED = re.compile(r"F\d{1,3}-T\d{1,3}|fixed(-\d*\.?\d+)+|equal")
 _INITIALS = {"flair": "F", "t1": "T"}
 
 
@@ -39,7 +38,7 @@ def is_single(method: str) -> bool:
     >>> is_single("t1-only"), is_single("F50-T50")
     (True, False)
     """
-    return method.endswith("-only")
+    return Method.read(method).is_single
 
 
 def is_fixed(method: str) -> bool:
@@ -48,12 +47,12 @@ def is_fixed(method: str) -> bool:
     >>> [is_fixed(name) for name in ("F10-T90", "equal", "fixed-0.2-0.8", "t1-only", "Ours-C-25")]
     [True, True, True, False, False]
     """
-    return _FIXED.fullmatch(method) is not None
+    return Method.read(method).is_fixed
 
 
 def is_learned(method: str) -> bool:
     """Whether a method finds its weights while it trains."""
-    return not is_fixed(method) and not is_single(method)
+    return Method.read(method).is_learned
 
 
 def natural(name: str) -> tuple[tuple[bool, int, str], ...]:
@@ -72,9 +71,8 @@ def method_order(method: str) -> tuple[int, object]:
     >>> sorted(["mine", "Ours-C-25", "equal"], key=method_order)
     ['equal', 'Ours-C-25', 'mine']
     """
-    if method in BASELINES:
-        return (-1, natural(method))
-    return (PAPER.index(method) if method in PAPER else len(PAPER), natural(method))
+    place, kind, _, _ = Method.read(method).order
+    return (place, (kind, natural(method)))
 
 
 def model_order(model: str) -> tuple[int, str]:

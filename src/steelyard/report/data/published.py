@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from steelyard.imaging.runs.method import Method
 from steelyard.report.data.results import Setting
 
 _MODELS = {"unet": "U-Net", "u-net": "U-Net", "lightweight": "LW", "lw": "LW"}
 _AVAILABILITIES = {"all": "12F"}  # all of the paper's training subjects are twelve
-_METHODS = {"flair-only": "FLAIR only", "t1-only": "T1 only", "equal": "F50-T50"}
+_METHODS = {"flair-only": "FLAIR only", "t1-only": "T1 only"}
 _KEYS = ("model", "availability", "method")
 
 
@@ -55,9 +56,10 @@ def published(setting: Setting, method: str) -> Published | None:
     >>> published(Setting("unet", "8F"), "Ours-C-25").numbers["gain_mean"]
     0.011
     """
+    name = Method.read(method).paper_name
     wanted = (
         _MODELS.get(setting.model.lower(), setting.model),
         _AVAILABILITIES.get(setting.availability, setting.availability),
-        _METHODS.get(method, method),
+        _METHODS.get(name, name),
     )
     return next((row for row in published_rows() if (row.model, row.availability, row.method) == wanted), None)

@@ -46,7 +46,7 @@ class RunRecord:
     @property
     def method(self) -> str:
         """How the run weighed its domains."""
-        return self.config.method
+        return self.config.method.name
 
     @property
     def setting(self) -> str:

@@ -10,7 +10,7 @@ from statistics import fmean
 import numpy as np
 
 from steelyard.errors import UserError
-from steelyard.imaging.runs.methods import amortised
+from steelyard.imaging.runs.method import Method
 from steelyard.report.data.kinds import method_order
 from steelyard.report.data.results import RESULTS, RUNS, Results, RunKey, Setting, read_results
 from steelyard.report.data.runs import RunRecord, read_runs
@@ -59,7 +59,8 @@ class Variants:
 
     def asked(self) -> tuple[str, ...]:
         """Return the methods whose probes must be asked at every step; the exact one's is anyway."""
-        return tuple(name for name in dict.fromkeys(amortised(name)[0] for name in self.cheaper) if name != self.exact)
+        asked = dict.fromkeys(Method.parse(name).with_every_vote.name for name in self.cheaper)
+        return tuple(name for name in asked if name != self.exact)
 
     def votes_of(self, record: RunRecord) -> Path:
         """Return the file for the votes of a run that is retraced."""
@@ -83,12 +84,13 @@ def read_variants(out: Path, exact: str | None = None) -> Variants:
         with_variants = [one for one in methods if any(other.startswith(f"{one}+") for other in methods)]
         if len(with_variants) != 1:
             told = f"several do ({', '.join(with_variants)}); say --exact" if with_variants else "none does"
-            raise UserError(f"{out}: one method must have cheaper variants, such as Ours-C-25+first-order; {told}.")
+            raise UserError(f"{out}: one method must have cheaper variants, such as greedy-25+first-order; {told}.")
         exact = with_variants[0]
+    exact = Method.parse(exact).name
     cheaper = tuple(one for one in methods if one != exact and one.partition("+")[0] == exact.partition("+")[0])
     if exact not in methods or not cheaper:
         raise UserError(f"{out}: there must be runs of {exact} and of a cheaper variant; it has {', '.join(methods)}.")
-    if "+first-order" in exact or amortised(exact)[1] > 1:
+    if Method.parse(exact).first_order or (Method.parse(exact).every or 1) > 1:
         raise UserError(f"method {exact}: does not vote exactly on every step.")
     whole = read_results(out / RESULTS)
     rows = tuple(row for row in whole.rows if row.run.method in (exact, *cheaper))
@@ -166,7 +168,8 @@ def _traces(variants: Variants, setting: Setting) -> list[tuple[Trace, bool]]:
 
 
 def _votes(traces: Sequence[tuple[Trace, bool]], exact: str, method: str) -> Row:
-    there = [(trace, same) for trace, same in traces if {exact, amortised(method)[0]} <= set(trace.casts)]
+    asked = Method.parse(method).with_every_vote.name
+    there = [(trace, same) for trace, same in traces if {exact, asked} <= set(trace.casts)]
     found: list[VoteAgreement] = [vote_agreement(trace, exact, method) for trace, _ in there]
     row: Row = {"traced": len(found), "to_the_bit": sum(same for _, same in there)}
     row["steps"] = sum(one.steps for one in found)

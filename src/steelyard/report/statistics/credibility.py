@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterator
 from functools import cache
 
-from steelyard.imaging.runs.methods import make_weighting
+from steelyard.imaging.train.weighing import make_weighting
 from steelyard.report.data.runs import RunRecord
 from steelyard.weighting import DirichletVote
 from steelyard.weighting.posterior import DirichletPosterior

@@ -11,7 +11,7 @@ import numpy as np
 from steelyard.errors import UserError
 from steelyard.files.checks import parse_number, parse_whole
 from steelyard.files.records import read_rows
-from steelyard.imaging.runs.methods import amortised
+from steelyard.imaging.runs.method import Method
 from steelyard.report.statistics.grid import Array
 
 _PREFIX = "hypothetical_"
@@ -88,7 +88,8 @@ def read_trace(path: Path) -> Trace:
 
 def vote_agreement(trace: Trace, exact: str, method: str) -> VoteAgreement:
     """Compare a method's votes with the exact ones at every step; one that asks now and then holds on to its last."""
-    asked, every = amortised(method)
+    parsed = Method.parse(method)
+    asked, every = parsed.with_every_vote.name, parsed.every or 1
     true, own = trace.casts[exact], trace.casts[asked]
     held = held_votes([cast.vote for cast in own], every)
     pairs = [(one.vote, other) for one, other in zip(true, held, strict=True) if one.vote and other]

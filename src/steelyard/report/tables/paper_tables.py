@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from steelyard.imaging.runs.methods import PAPER
+from steelyard.imaging.runs.method import PAPER, Method
 from steelyard.report.data.kinds import METRICS, column_suffixes, is_single
 from steelyard.report.data.published import published
 from steelyard.report.data.results import Results
@@ -146,7 +146,9 @@ def _notes(results: Results, metrics: Sequence[str], layout: Layout, baseline: s
         for metric in metrics:
             if undefined := sum(math.isnan(row.metrics[metric]) for row in results.of(setting)):
                 yield f"{setting}: {METRICS[metric]} is not defined in {undefined} rows; its means leave them out."
-        absent = [name for name in PAPER if is_single(name) == layout.single and name not in results.methods(setting)]
+        run_here = {Method.read(name) for name in results.methods(setting)}
+        paper = [method for method in PAPER if method.is_single == layout.single]
+        absent = [method.paper_name for method in paper if method not in run_here]
         if results.domains == PAPER_DOMAINS and any(published(setting, name) for name in absent):
             yield f"{setting}: not run here: {', '.join(absent)}."
 
