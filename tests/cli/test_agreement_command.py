@@ -11,7 +11,7 @@ from steelyard.experiments.estimate import add_timing
 from steelyard.experiments.grids import smoke
 from steelyard.experiments.results import write_results
 from steelyard.experiments.units import do_unit, plan, read_slices
-from steelyard.files.writing import as_csv
+from steelyard.files.records import as_csv
 from steelyard.report.statistics.vote_agreement import read_trace
 
 METHODS = ("conservative-25", "conservative-25+first-order", "conservative-25+every-2")
@@ -99,7 +99,10 @@ def test_a_shorter_trace_is_enough_until_more_is_wanted(out, cohort, capsys):
         (("--traced", "0"), "--traced must be at least 1; got 0"),
         (("--epochs", "0"), "--epochs must be at least 1; got 0"),
         (("--exact", "greedy-25"), "there must be runs of greedy-25 and of a cheaper variant"),
-        (("--exact", "conservative-25+first-order"), "conservative-25+first-order: does not vote exactly on every step"),
+        (
+            ("--exact", "conservative-25+first-order"),
+            "does not vote exactly on every step",
+        ),
         (("--page", "nowhere.md"), "nowhere.md: no page with the line <!-- agreement -->"),
     ],
 )

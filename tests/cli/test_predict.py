@@ -99,7 +99,7 @@ def test_the_largest_scan_is_an_option(run, bids, tmp_path, capsys):
     ("arguments", "match"),
     [
         (["{run}", "{bids}"], "at least one scan and the folder"),
-        (["{bids}", "{bids}", "{out}"], "config.json: there is no such file; this is no run directory"),
+        (["{bids}", "{bids}", "{out}"], "config.json: there is no such file; this is not a run folder"),
         (["{run}", "{bids}/none.nii", "{out}"], "none.nii: there is no such file"),
         (["{run}", "{bids}", "{out}", "--threshold", "1.5"], "threshold must lie between 0 and 1"),
         (["{run}", "{bids}", "{out}", "--smallest-ml", "-1"], "smallest_ml must be at least 0"),

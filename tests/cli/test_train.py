@@ -185,7 +185,7 @@ def test_data_that_cannot_be_learned_from_gets_one_line(tmp_path, capsys):
     assert main(smoke(flair, tmp_path / "run")) == 2
     assert "no subject has both a t1 scan and a lesion mask" in capsys.readouterr().err
     assert main(["evaluate", str(tmp_path / "nowhere"), str(flair)]) == 2
-    assert "config.json: there is no such file; this is no run directory" in capsys.readouterr().err
+    assert "config.json: there is no such file; this is not a run folder" in capsys.readouterr().err
 
 
 def test_a_loss_that_explodes_stops_and_keeps_the_last_good_weights(cohort, tmp_path, capsys):

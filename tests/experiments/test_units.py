@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -5,11 +6,12 @@ import pytest
 import torch
 
 from steelyard.errors import UserError
-from steelyard.experiments.estimate import Forecast, add_timing, read_timings, step_kind
+from steelyard.experiments.estimate import Forecast, add_timing, step_kind
 from steelyard.experiments.executor import UnitReport, run_units
 from steelyard.experiments.grids import paper, smoke
 from steelyard.experiments.results import write_failures
 from steelyard.experiments.units import Timing, plan
+from steelyard.imaging.runs.experiment_folder import RunTiming, read_timings
 from steelyard.imaging.train.data import LabelledSlices
 from steelyard.imaging.train.sampling import DomainSlices
 
@@ -140,7 +142,7 @@ def test_the_forecast_follows_from_finished_runs(tmp_path):
         add_timing(tmp_path, unit, TIMING)
     add_timing(tmp_path, units[0], replace(TIMING, training=6.0))
     add_timing(tmp_path, units[1], Timing(epochs=0, steps=0, training=0.0, validation=0.0, evaluation=9.0))
-    assert len(read_timings(tmp_path)) == 4
+    assert len(read_timings(tmp_path / "timings.csv")) == 4
     forecast.learn(tmp_path, units)
     assert forecast.step[step_kind(units[0])] == 1.5
     # three training subjects have nine slices a domain: two steps of 4 + 4 an epoch, two epochs
@@ -159,9 +161,10 @@ def test_timings_that_tell_too_little_are_kept_and_not_learned_from(tmp_path):
     forecast.learn(tmp_path, units)
     assert forecast.seconds(units[0]) is None
     add_timing(tmp_path, units[1], TIMING)
-    first, second = read_timings(tmp_path)
-    assert (first["seconds_per_step"], first["validation_seconds"], first["evaluation_seconds"]) == ("0.7", "", "3.0")
-    assert (second["seconds_per_step"], second["validation_seconds"]) == ("0.5", "0.25")
+    first, second = read_timings(tmp_path / "timings.csv").values()
+    assert (first.seconds_per_step, first.evaluation_seconds) == (0.7, 3.0)
+    assert math.isnan(first.validation_seconds)
+    assert second == RunTiming(steps=4, seconds_per_step=0.5, validation_seconds=0.25, evaluation_seconds=1.0)
     forecast.learn(tmp_path, units)
     assert forecast.validation == {("unet", 2): 0.25}
     assert set(forecast.step.values()) == {0.5}

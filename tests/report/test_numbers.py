@@ -139,7 +139,7 @@ def test_damaged_and_missing_runs_are_named(records, tmp_path):
     (tmp_path / "run" / "steps.csv").write_text("step,weight_flair,vote\n0,much,flair\n")
     with pytest.raises(UserError, match=r"its tables are damaged .*much"):
         read_run(tmp_path / "run")
-    with pytest.raises(UserError, match="this is no run directory"):
+    with pytest.raises(UserError, match="this is not a run folder"):
         read_run(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="there is no run directory in it"):

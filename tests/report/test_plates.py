@@ -7,7 +7,7 @@ import torch
 
 from steelyard.errors import UserError
 from steelyard.imaging.networks.losses import cross_entropy_minus_dice
-from steelyard.imaging.runs.run import RunDirectory
+from steelyard.imaging.runs.run_folder import RunFolder
 from steelyard.imaging.train.data import read_prepared
 from steelyard.probing.halves import halve
 from steelyard.report.data.geometry import draw_batch, measure_geometry
@@ -105,7 +105,7 @@ def test_curves_and_scores_have_a_panel_for_each_method_and_domain(records, tint
 
 def test_the_plane_keeps_lengths_and_what_the_gradients_do(records, cohort, measured):
     run = records[-1]
-    directory = RunDirectory(run.path)
+    directory = RunFolder(run.path)
     batch = draw_batch(read_prepared(cohort), run.config, split=directory.split, epoch=len(run.epochs))
     halves = halve(batch)
     network = directory.network().double()

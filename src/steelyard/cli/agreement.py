@@ -65,14 +65,14 @@ class Agreement(Command):
         return 0
 
     def _check(self) -> None:
-        from steelyard.experiments.units import CACHE
+        from steelyard.files.destinations import check_file, check_folder, refuse_links
         from steelyard.files.marked_page import check_page
-        from steelyard.files.writing import check_file, check_folder, refuse_links
+        from steelyard.imaging.runs.experiment_folder import SLICES
 
         check_folder(self.out)
         for name, mark in _MARKS.items():
             check_file(self.out / name, mark=mark)
-        refuse_links(self.out / CACHE, within=self.out)
+        refuse_links(self.out / SLICES, within=self.out)
         for name in ("traced", "epochs"):
             number = getattr(self, name)
             if number is not None and number < 1:
@@ -102,8 +102,9 @@ class Agreement(Command):
         return traces
 
     def _write(self, rows: "list[Row]") -> None:
+        from steelyard.files.atomic import write_text
         from steelyard.files.marked_page import with_measured
-        from steelyard.files.writing import as_csv, write_json, write_text
+        from steelyard.files.records import as_csv, write_json
         from steelyard.report.tables.agreement_table import as_json, as_markdown
 
         table, text = as_json(rows), as_markdown(rows)

@@ -67,8 +67,8 @@ class Demo(Command):
 
     def _check(self) -> None:
         """Refuse a folder that cannot be written, or whose page was not written by this command."""
+        from steelyard.files.destinations import check_file, check_folder, refuse_links
         from steelyard.files.pages import MARK
-        from steelyard.files.writing import check_file, check_folder, refuse_links
 
         check_folder(self.out)
         check_file(self.out / "index.html", mark=MARK)
@@ -101,7 +101,7 @@ class Demo(Command):
             track(lines, total=epochs, title="Training side by side")
 
     def _report(self, prepared: Path, runs: list[Path]) -> Path:
-        from steelyard.files.writing import write_text
+        from steelyard.files.atomic import write_text
         from steelyard.report.data.runs import read_runs
         from steelyard.report.html.assembly import Scans, assemble
         from steelyard.report.html.page import render_report

@@ -51,7 +51,7 @@ class Evaluate(Command):
     def run(self) -> int:
         """Judge, write, show."""
         from steelyard.cli.progress import track
-        from steelyard.files.writing import check_file
+        from steelyard.files.destinations import check_file
         from steelyard.imaging.evaluate.evaluation import evaluate
         from steelyard.imaging.evaluate.judging import (
             SCORES,
@@ -60,14 +60,14 @@ class Evaluate(Command):
             whom_to_judge,
             write_scores,
         )
-        from steelyard.imaging.runs.run import RunDirectory
+        from steelyard.imaging.runs.run_folder import RunFolder
         from steelyard.imaging.train.data import read_prepared
 
         if not 0 <= self.threshold < 1:
             raise UserError(f"threshold must be at least 0 and below 1; got {self.threshold}.")
         if self.out is not None:
             check_file(self.out, mark=SCORES)
-        run = RunDirectory(self.run_directory)
+        run = RunFolder(self.run_directory)
         config = run.config
         network = run.network(model=self.model)
         dataset = read_prepared(self.data)

@@ -76,12 +76,13 @@ class Experiment(Command):
                     progress.show(report)
             self._conclude()
         for report in experiment.failed:
-            say(f"failed twice: {report.unit.name}: {report.message}")
+            say(f"failed twice: {report.unit.key}: {report.message}")
         return 2 if experiment.failed else 0
 
     def _conclude(self) -> None:
         """Write what follows from the finished runs alone: results, tables, figures, the report."""
-        from steelyard.experiments.results import RESULTS, write_results
+        from steelyard.experiments.results import write_results
+        from steelyard.imaging.runs.experiment_folder import REPORT, RESULTS
         from steelyard.report.statistics.conclusion import conclude
 
         runs = write_results(self.out)
@@ -89,7 +90,7 @@ class Experiment(Command):
         if runs:
             for sentence in conclude(self.out, self.data, trusted=self.models):
                 say(sentence)
-            say(f"look at {self.out / 'report.html'}; tables and figures are beside it")
+            say(f"look at {self.out / REPORT}; tables and figures are beside it")
 
     def _estimate(self) -> int:
         from steelyard.experiments.experiment import estimate_experiment

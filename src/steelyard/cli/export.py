@@ -22,12 +22,12 @@ class Export(Command):
 
     def run(self) -> int:
         """Load, convert, compare, write."""
-        from steelyard.files.writing import check_file
+        from steelyard.files.destinations import check_file
         from steelyard.imaging.networks.export import export_onnx
-        from steelyard.imaging.runs.run import RunDirectory
+        from steelyard.imaging.runs.run_folder import RunFolder
 
         check_file(self.out)
-        run = RunDirectory(self.run_directory)
+        run = RunFolder(self.run_directory)
         network = run.network(model=self.model)
         difference = export_onnx(network, self.out, frame=run.config.slices.frame)
         say(f"{self.out} agrees with torch: no probability differs by more than {difference:.1g}")

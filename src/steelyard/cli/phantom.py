@@ -28,7 +28,7 @@ class Phantom(Command):
     def run(self) -> int:
         """Make the subjects, show the progress."""
         from steelyard.cli.progress import Idle, track
-        from steelyard.files.writing import reason
+        from steelyard.errors import reason
         from steelyard.imaging.phantom import Cohort, write_cohort
 
         cohort = Cohort(subjects=self.subjects, seed=self.seed, scanner=self.scanner, workers=self.workers)

@@ -10,7 +10,7 @@ from steelyard.cli.command import Command
 from steelyard.errors import UserError
 
 if TYPE_CHECKING:
-    from steelyard.processes.workers import Outcome
+    from steelyard.processes.workers import JobResult
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Predict(Command):
         )
         network = Network(run=self.run_directory, model=self.model)
         scans = find_scans(sources, contrast=self.contrast)
-        seen: list[Outcome] = []
+        seen: list[JobResult] = []
         outcomes = predict(network, scans, out, options=options, workers=self.workers)
         track(watch(outcomes, seen), total=len(scans), title="Predicting")
         return sum_up(seen, out, ready=f"of {len(scans)} scans are done")

@@ -11,8 +11,8 @@ from steelyard.cli.command import Command, say
 from steelyard.errors import UserError
 
 if TYPE_CHECKING:
-    from steelyard.imaging.datasets.bids import Dataset, Remark
-    from steelyard.imaging.preprocess import Outcome
+    from steelyard.imaging.datasets.subjects import Dataset, Remark
+    from steelyard.imaging.preprocess import JobResult
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Preprocess(Command):
         for line in _summary(dataset.notes):
             say(line)
         printed = {str(remark) for remark in dataset.faults}
-        seen: list[Outcome] = []
+        seen: list[JobResult] = []
         total = len(dataset.subjects) + len(dataset.faults)
         outcomes = preprocess(dataset, self.out, settings=settings, workers=self.workers)
         track(watch(outcomes, seen), total=total, title="Preprocessing")

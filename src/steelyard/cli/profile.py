@@ -43,12 +43,13 @@ class Profile(Command):
     def run(self) -> int:
         """Train an epoch, show the parts, write them if wanted."""
         from steelyard.benchmark.epoch_profile import profile_epoch
-        from steelyard.files.writing import check_file, write_json
+        from steelyard.files.destinations import check_file
+        from steelyard.files.records import write_json
 
         if self.json is not None:
             check_file(self.json)
         with TemporaryDirectory(prefix="steelyard-") as scratch:
-            profile = profile_epoch(self._train(Path(scratch)).assign())
+            profile = profile_epoch(self._train(Path(scratch)).job())
         _show(profile)
         if self.json is not None:
             write_json(self.json, asdict(profile))

@@ -17,7 +17,7 @@ from steelyard.errors import UserError, one_line
 if TYPE_CHECKING:
     from steelyard.experiments.executor import UnitReport
     from steelyard.experiments.experiment import Experiment
-    from steelyard.processes.workers import Outcome
+    from steelyard.processes.workers import JobResult
 
 _SECONDS_BETWEEN_LINES = 60.0  # about the current units of a grid, where there is no terminal
 
@@ -163,7 +163,7 @@ class GridProgress:
             self._bar.update(self._task, completed=experiment.done, description=description)
         elif report is not None:
             outcome = f"failed, {report.message}" if report.message else "done"
-            self._say(f"{report.unit.name}: {outcome} ({count}{self._time_left()})")
+            self._say(f"{report.unit.key}: {outcome} ({count}{self._time_left()})")
         elif monotonic() - self._last_line > _SECONDS_BETWEEN_LINES:
             self._say(f"{count}{self._time_left()}; {self._current()}")
 
@@ -178,7 +178,7 @@ class GridProgress:
         return f", about {timedelta(seconds=round(seconds))} left"
 
     def _current(self) -> str:
-        lines = [f"{unit.name}: {losses}" for unit in self._experiment.busy if (losses := _last_losses(unit.path))]
+        lines = [f"{unit.key}: {losses}" for unit in self._experiment.busy if (losses := _last_losses(unit.path))]
         return "; ".join(lines)
 
 
@@ -201,14 +201,14 @@ def _last_losses(path: Path) -> str:
     return f"epoch {epoch + 1} {', '.join(losses)}"
 
 
-def watch(outcomes: "Iterable[Outcome]", seen: "list[Outcome]") -> Iterator[str]:
+def watch(outcomes: "Iterable[JobResult]", seen: "list[JobResult]") -> Iterator[str]:
     """Yield what the progress shows, and collect the outcomes in `seen`."""
     for outcome in outcomes:
         seen.append(outcome)
         yield outcome.key if outcome.status == "done" else Idle(f"{outcome.key} {outcome.status}")
 
 
-def sum_up(outcomes: "Sequence[Outcome]", out: Path, *, ready: str, printed: Collection[str] = ()) -> int:
+def sum_up(outcomes: "Sequence[JobResult]", out: Path, *, ready: str, printed: Collection[str] = ()) -> int:
     """Say what failed, what was moved away and where to look, and return the exit code: 2 if anything failed.
 
     Args:

@@ -34,8 +34,9 @@ class Report(Command):
 
     def run(self) -> int:
         """Read, predict, draw, write."""
+        from steelyard.files.atomic import write_text
+        from steelyard.files.destinations import check_file, check_folder
         from steelyard.files.pages import MARK
-        from steelyard.files.writing import check_file, check_folder, write_text
         from steelyard.report.data.runs import by_method, read_runs
         from steelyard.report.html.assembly import Scans, assemble
         from steelyard.report.html.page import render_report

@@ -10,7 +10,7 @@ import tyro
 from steelyard.cli.command import Command, say
 
 if TYPE_CHECKING:
-    from steelyard.imaging.train.launch import Assignment
+    from steelyard.imaging.train.launch import TrainingJob
     from steelyard.imaging.train.training import EpochRecord
 
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Train(Command):
     """Train one network on a preprocessed dataset: a model, a method, a split.
 
-    Give the command again to resume a run that was stopped. The run directory holds everything: config.json,
+    Give the command again to resume a run that was stopped. The run folder holds everything: config.json,
     split.json, environment.json, epochs.csv, steps.csv with λ, hypothetical losses and vote of every step, best and
     last weights (safetensors), and the metrics of `steelyard evaluate`.
     """
@@ -57,7 +57,7 @@ class Train(Command):
     devices: int = 1
     """The number of processes that share every batch."""
     tensorboard: bool = False
-    """Write TensorBoard logs into the run directory as well."""
+    """Write TensorBoard logs into the run folder as well."""
     cache: Path | None = None
     """A folder that keeps the slices between runs."""
 
@@ -65,23 +65,23 @@ class Train(Command):
         """Read, split, train, say where the result is."""
         from steelyard.experiments.single_run import train_run
 
-        assignment = self.assign()
-        say(_announce(assignment))
+        job = self.job()
+        say(_announce(job))
         logs = self.run_directory / "tensorboard" if self.tensorboard else None
-        watch = _Watch(assignment.config.epochs, logs)
-        train_run(assignment, watch, accelerator=self.accelerator, logs=logs)
+        watch = _Watch(job.config.epochs, logs)
+        train_run(job, watch, accelerator=self.accelerator, logs=logs)
         say(f"{self.run_directory} is trained; steelyard evaluate {self.run_directory} {self.data} judges it")
         return 0
 
-    def assign(self) -> "Assignment":
+    def job(self) -> "TrainingJob":
         """Return the run that the options describe."""
-        from steelyard.experiments.single_run import SplitChoice, assign, choose_config
+        from steelyard.experiments.single_run import SplitChoice, choose_config, prepare_job
 
         names = ("method", "model", "width", "epochs", "seed", "threads", "devices")
         changes = {name: getattr(self, name) for name in names}
         config = choose_config(self.experiment, self.set, changes)
         choice = SplitChoice(folds=self.folds, fold=self.fold, validate=self.validate, seed=self.split_seed)
-        return assign(config, self.data, self.run_directory, choice, cache=self.cache)
+        return prepare_job(config, self.data, self.run_directory, choice, cache=self.cache)
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,9 @@ def _describe(record: "EpochRecord") -> str:
     return f"epoch {record.epoch + 1}: {kind} {listed}; weights {weights}"
 
 
-def _announce(assignment: "Assignment") -> str:
-    config, split = assignment.config, assignment.split
-    counts = ", ".join(f"{len(domain)} of {name}" for name, domain in assignment.slices.domains.items())
+def _announce(job: "TrainingJob") -> str:
+    config, split = job.config, job.split
+    counts = ", ".join(f"{len(domain)} of {name}" for name, domain in job.slices.domains.items())
     return (
         f"{config.method.name}, {config.model} of width {config.width}: {len(split.train)} subjects to train, "
         f"{len(split.validate)} to validate, {len(split.test)} to test; {counts} slices in all"

@@ -12,13 +12,14 @@ from torch.optim import Optimizer
 
 from steelyard.batches import Tree
 from steelyard.errors import UserError
-from steelyard.experiments.units import CACHE
-from steelyard.files.writing import as_csv, write_text
+from steelyard.files.atomic import write_text
+from steelyard.files.records import as_csv
 from steelyard.imaging.runs.config import TrainingConfig
+from steelyard.imaging.runs.experiment_folder import SLICES
 from steelyard.imaging.runs.method import Method
-from steelyard.imaging.runs.run import RunDirectory
+from steelyard.imaging.runs.run_folder import RunFolder
 from steelyard.imaging.train.data import load_labelled, read_prepared
-from steelyard.imaging.train.launch import Assignment, set_out
+from steelyard.imaging.train.launch import TrainingJob, prepare_training
 from steelyard.imaging.train.training import EpochRecord, fit
 from steelyard.imaging.train.weighing import make_probe, make_weighting
 from steelyard.measurement import Measurement, Statistic
@@ -73,7 +74,7 @@ class VoteTrace:
     """A run whose votes are to be compared.
 
     Args:
-        run: The run directory, of exact votes.
+        run: The run folder, of exact votes.
         epochs: How many of its epochs.
         file: The table to write, within the experiment folder.
     """
@@ -99,7 +100,7 @@ def trace_votes(out: Path, data: Path, traces: Sequence[VoteTrace], methods: Seq
     """
     for trace in traces:
         rows: list[Row] = []
-        epochs = retrace(RunDirectory(trace.run), data, methods, epochs=trace.epochs, cache=out / CACHE)
+        epochs = retrace(RunFolder(trace.run), data, methods, epochs=trace.epochs, cache=out / SLICES)
         for number, epoch_rows in enumerate(epochs, start=1):
             rows += epoch_rows
             yield f"{trace.run.parents[1].name} {trace.run.name}, epoch {number}"
@@ -107,7 +108,7 @@ def trace_votes(out: Path, data: Path, traces: Sequence[VoteTrace], methods: Seq
 
 
 def retrace(
-    run: RunDirectory, data: Path, methods: Sequence[str], *, epochs: int | None = None, cache: Path | None = None
+    run: RunFolder, data: Path, methods: Sequence[str], *, epochs: int | None = None, cache: Path | None = None
 ) -> Iterator[list[Row]]:
     """Train a run again as it was, ask other methods' probes at every step, and yield the votes of each epoch.
 
@@ -126,10 +127,10 @@ def retrace(
     if steering.every > 1:
         raise UserError(f"{run.path}: votes on each {steering.every}th step only; exact votes are needed on every one.")
     slices = load_labelled(read_prepared(data), config.slices, domains=config.domains, cache=cache)
-    run.check(config, run.split, slices.digests)
-    assignment = Assignment(config=config, split=run.split, slices=slices, out=run.path)
-    trainee, learned, judged = set_out(assignment, Fabric(accelerator="cpu", devices=1))
-    compared = Compared(steering, {name: _probe(config, Method.parse(name)) for name in methods})
+    run.check_same(config, run.split, slices.digests)
+    job = TrainingJob(config=config, split=run.split, slices=slices, out=run.path)
+    trainee, learned, judged = prepare_training(job, Fabric(accelerator="cpu", devices=1))
+    compared = Compared(steering, {method.name: _probe(config, method) for method in map(Method.parse, methods)})
     trainee.balancer.probe = compared
     for record in islice(fit(trainee, learned, judged), epochs):
         yield list(_rows(record, compared.answers, config))

@@ -5,9 +5,8 @@ from dataclasses import replace
 
 from steelyard.errors import UserError
 from steelyard.imaging.runs.config import TrainingConfig
+from steelyard.imaging.runs.slice_settings import Augmentation, SliceChoice
 from steelyard.imaging.scans.frame import Frame
-from steelyard.imaging.train.augmentation import Augmentation
-from steelyard.imaging.train.slices import SliceChoice
 
 
 def paper() -> TrainingConfig:

@@ -1,5 +1,6 @@
 """How long units take: from those that are finished, else from a timing trial."""
 
+import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,21 +9,15 @@ from statistics import fmean
 from typing import TypeVar
 
 from steelyard.errors import UserError
-from steelyard.experiments.results import KEYS
 from steelyard.experiments.timing_trial import time_judging, time_step, time_validation
 from steelyard.experiments.units import Timing, Unit
-from steelyard.files.checks import parse_number
-from steelyard.files.records import read_loose_rows
 from steelyard.files.regular_files import open_regular
-from steelyard.files.writing import as_csv, write_text
-from steelyard.imaging.runs.run import EPOCHS
+from steelyard.imaging.runs.experiment_folder import TIMINGS, RunTiming, UnitKey, read_timings, write_timings
+from steelyard.imaging.runs.run_folder import EPOCHS
 from steelyard.imaging.train.data import LabelledSlices
 from steelyard.imaging.train.training import steps_per_epoch
 from steelyard.imaging.train.weighing import make_probe
 
-TIMINGS = "timings.csv"
-_SECONDS = ("seconds_per_step", "validation_seconds", "evaluation_seconds")
-_LONGEST = 1e6  # seconds; a step, a validation or a judgement that takes days is a mistake in the table
 _FOREVER = 1e10  # seconds, three hundred years: the longest estimate
 Kind = tuple[str, str, int]
 K = TypeVar("K", bound=Hashable)
@@ -42,41 +37,23 @@ def add_timing(out: Path, unit: Unit, timing: Timing) -> None:
     """Add a finished unit to timings.csv, the one table that differs from time to time."""
     if not timing.steps:  # an earlier process trained it, and its times are lost
         return
-    row = unit.identity | {
-        "steps": str(timing.steps),
-        "seconds_per_step": str(round(timing.training / timing.steps, 6)),
-        "validation_seconds": str(round(timing.validation / timing.epochs, 6)),
-        "evaluation_seconds": str(round(timing.evaluation, 3)),
-    }
-    others = [other for other in read_timings(out) if _key(other) != _key(row)]
-    write_text(out / TIMINGS, as_csv([*others, row]))
+    timings = _read_timings(out)
+    timings.pop(unit.key, None)  # the newest row is the last
+    timings[unit.key] = RunTiming(
+        steps=timing.steps,
+        seconds_per_step=round(timing.training / timing.steps, 6),
+        validation_seconds=round(timing.validation / timing.epochs, 6),
+        evaluation_seconds=round(timing.evaluation, 3),
+    )
+    write_timings(out / TIMINGS, timings)
 
 
-def read_timings(out: Path) -> list[dict[str, str]]:
-    """Return the rows of timings.csv; none if there is no such table."""
+def _read_timings(out: Path) -> dict[UnitKey, RunTiming]:
+    """Return the times of finished units; none if there is no such table, or it is damaged."""
     try:
-        rows = read_loose_rows(out / TIMINGS)
+        return read_timings(out / TIMINGS)
     except UserError:
-        return []
-    columns = (*KEYS, "steps", *_SECONDS)
-    return [{name: row.get(name, "") for name in columns} for row in rows]
-
-
-def _key(row: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(row[name] for name in KEYS)
-
-
-def _read_seconds(row: Mapping[str, str]) -> list[float]:
-    """Return the seconds of a step, a validation and a judgement.
-
-    Raises:
-        UserError: A cell does not hold a time that a unit could take.
-    """
-    seconds = [parse_number(name, row[name]) for name in _SECONDS]
-    for name, value in zip(_SECONDS, seconds, strict=True):
-        if not 0 <= value <= _LONGEST:
-            raise UserError(f"{name} must lie within 0 and {_LONGEST:g}; got {value:g}.")
-    return seconds
+        return {}
 
 
 @dataclass(frozen=True)
@@ -101,18 +78,14 @@ class Forecast:
         step: dict[Kind, list[float]] = defaultdict(list)
         validation: dict[tuple[str, int], list[float]] = defaultdict(list)
         judging: dict[str, list[float]] = defaultdict(list)
-        units_by_key = {_key(unit.identity): unit for unit in units}
-        for row in read_timings(out):
-            unit = units_by_key.get(_key(row))
-            if unit is None:
+        timings = _read_timings(out)
+        for unit in units:
+            timing = timings.get(unit.key)
+            if timing is None or math.isnan(timing.validation_seconds) or math.isnan(timing.evaluation_seconds):
                 continue
-            try:
-                step_seconds, validation_seconds, evaluation_seconds = _read_seconds(row)
-            except UserError:
-                continue
-            step[step_kind(unit)].append(step_seconds)
-            validation[validation_kind(unit)].append(validation_seconds)
-            judging[unit.config.model].append(evaluation_seconds / len(unit.split.test))
+            step[step_kind(unit)].append(timing.seconds_per_step)
+            validation[validation_kind(unit)].append(timing.validation_seconds)
+            judging[unit.config.model].append(timing.evaluation_seconds / len(unit.split.test))
         self.step.update(_means(step))
         self.validation.update(_means(validation))
         self.judging.update(_means(judging))

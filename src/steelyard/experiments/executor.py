@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
 
-from steelyard.errors import UserError, one_line
+from steelyard.errors import UserError, one_line, reason
 from steelyard.experiments.units import Timing, Unit, do_unit
-from steelyard.files.writing import InUseError, reason
+from steelyard.files.locks import InUseError
 
 TRIES = 2
 """How often a unit is tried before it counts as failed."""

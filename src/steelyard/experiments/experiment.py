@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from steelyard.errors import UserError
+from steelyard.errors import UserError, reason
 from steelyard.experiments.estimate import BlockEstimate, Forecast, add_timing, estimate_blocks
 from steelyard.experiments.executor import Executor, UnitReport, run_units
 from steelyard.experiments.grids import GridConfig
@@ -16,8 +16,6 @@ from steelyard.experiments.ray_executor import RayExecutor
 from steelyard.experiments.results import units_to_do, write_failures
 from steelyard.experiments.single_run import open_fabric
 from steelyard.experiments.units import (
-    CACHE,
-    RUNS,
     Unit,
     check_networks,
     move_slices,
@@ -25,15 +23,14 @@ from steelyard.experiments.units import (
     read_slices,
     split_for,
 )
-from steelyard.files import writing
+from steelyard.files import destinations
+from steelyard.files.destinations import check_file, refuse_links
+from steelyard.files.locks import lock_folder
 from steelyard.files.pages import MARK
-from steelyard.files.records import read_json
-from steelyard.files.writing import check_file, holding, reason, refuse_links, write_json
-from steelyard.imaging.runs.run import refuse_difference, split_as_json
+from steelyard.files.records import read_json, write_json
+from steelyard.imaging.runs.experiment_folder import DESIGN, REPORT, RUNS, SLICES
+from steelyard.imaging.runs.run_folder import refuse_difference
 from steelyard.imaging.train.data import LabelledSlices
-
-DESIGN = "experiment.json"
-REPORT = "report.html"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +77,7 @@ class Experiment:
     Args:
         out: The folder.
         units: All units of the grid.
-        waiting: The units that are not done, by run directory.
+        waiting: The units that are not done, by run folder.
         forecast: Estimates how long units take.
         executor: Does the units; `None` if none is waiting.
 
@@ -220,7 +217,7 @@ def estimate_experiment(grid: GridConfig, *, data: Path, out: Path, execution: E
 @contextmanager
 def _locked(out: Path) -> Iterator[None]:
     """Lock the experiment folder, and make sure that it is still free or an experiment's."""
-    with holding(out):
+    with lock_folder(out):
         check_folder(out)
         yield
 
@@ -237,16 +234,16 @@ def check_folder(out: Path) -> None:
     Raises:
         UserError: It holds something else, or cannot be written.
     """
-    writing.check_folder(out)
+    destinations.check_folder(out)
     if not out.exists():
         return
     try:
         names = {path.name for path in out.iterdir() if path.name[0] != "."}
     except OSError as error:
         raise UserError(f"{out}: {reason(error)}.") from error
-    for name in (CACHE, RUNS):
+    for name in (SLICES, RUNS):
         refuse_links(out / name, within=out)
-    if names - {CACHE} and DESIGN not in names:
+    if names - {SLICES} and DESIGN not in names:
         raise UserError(f"{out}: is not empty and holds no experiment; nothing was written.")
 
 
@@ -277,6 +274,6 @@ def _design(grid: GridConfig, slices: LabelledSlices) -> dict[str, Any]:
     for name in ("folds", "validate", "split_seed", "scarce"):
         design[name] = getattr(grid, name)
     splits = [split_for(grid, slices, fold=fold) for fold in range(grid.folds)]
-    design["splits"] = [split_as_json(split) for split in splits]
+    design["splits"] = [split.as_dict() for split in splits]
     design["digests"] = dict(slices.digests)
     return design

@@ -14,13 +14,14 @@ from lightning.fabric import Fabric
 
 from steelyard.errors import UserError
 from steelyard.experiments.configs import config_named
-from steelyard.files.writing import check_folder, refuse_links, remove
+from steelyard.files.atomic import remove
+from steelyard.files.destinations import check_folder, refuse_links
 from steelyard.imaging.runs.config import TrainingConfig
-from steelyard.imaging.runs.run import EPOCHS
+from steelyard.imaging.runs.run_folder import EPOCHS
 from steelyard.imaging.runs.settings import with_settings
 from steelyard.imaging.runs.split import split_subjects
 from steelyard.imaging.train.data import load_labelled, read_prepared
-from steelyard.imaging.train.launch import Assignment, Watch, train, train_in_processes
+from steelyard.imaging.train.launch import TrainingJob, Watch, train, train_in_processes
 from steelyard.processes.children import blocked_signals
 
 
@@ -56,13 +57,15 @@ def choose_config(name: str, settings: Sequence[str], changes: Mapping[str, Any]
     return with_settings(replace(config_named(name), **present), settings)
 
 
-def assign(config: TrainingConfig, data: Path, out: Path, choice: SplitChoice, *, cache: Path | None) -> Assignment:
+def prepare_job(
+    config: TrainingConfig, data: Path, out: Path, choice: SplitChoice, *, cache: Path | None
+) -> TrainingJob:
     """Read the data and divide the subjects; nothing is written but the cache.
 
     Args:
         config: What is trained.
         data: The preprocessed dataset.
-        out: The run directory.
+        out: The run folder.
         choice: Who trains, validates and tests.
         cache: A folder that keeps the slices between runs.
 
@@ -79,30 +82,30 @@ def assign(config: TrainingConfig, data: Path, out: Path, choice: SplitChoice, *
         )
     except UserError as error:
         raise UserError(f"{data}: {error}") from error
-    return Assignment(config=config, split=split, slices=slices, out=out)
+    return TrainingJob(config=config, split=split, slices=slices, out=out)
 
 
-def train_run(assignment: Assignment, watch: Watch, *, accelerator: str, logs: Path | None = None) -> None:
+def train_run(job: TrainingJob, watch: Watch, *, accelerator: str, logs: Path | None = None) -> None:
     """Train a run, in as many processes as its config has devices.
 
     Args:
-        assignment: The run.
+        job: The run.
         watch: Consumes the epochs.
         accelerator: What it is trained on.
-        logs: The folder of TensorBoard logs within the run directory, if `watch` writes any.
+        logs: The folder of TensorBoard logs within the run folder, if `watch` writes any.
 
     Raises:
         UserError: The machine has no such device, or the run cannot be trained.
     """
-    devices = assignment.config.devices
+    devices = job.config.devices
     fabric = open_fabric(accelerator, devices)
     if logs is not None:
-        refuse_links(logs, within=assignment.out)
+        refuse_links(logs, within=job.out)
     if devices > 1:
         with blocked_signals():
-            train_in_processes(assignment, fabric, watch)
+            train_in_processes(job, fabric, watch)
     else:
-        watch(train(assignment, fabric))
+        watch(train(job, fabric))
 
 
 def open_fabric(accelerator: str, devices: int) -> Fabric:
@@ -127,7 +130,7 @@ def train_side_by_side(data: Path, runs: Mapping[str, Path], options: Sequence[s
 
     Args:
         data: The preprocessed dataset.
-        runs: The run directory of each method.
+        runs: The run folder of each method.
         options: Further options of `steelyard train`, for all runs.
 
     Raises:

@@ -11,8 +11,8 @@ from lightning.fabric import Fabric
 from steelyard.experiments.units import Unit
 from steelyard.imaging.evaluate.evaluation import evaluate
 from steelyard.imaging.networks.build import build_network
-from steelyard.imaging.runs.run import RunDirectory
 from steelyard.imaging.train.data import LabelledSlices, read_prepared
+from steelyard.imaging.train.run_writer import RunWriter
 from steelyard.imaging.train.sampling import DomainSlices, Pool
 from steelyard.imaging.train.trainee import Trainee
 from steelyard.imaging.train.training import fit, steps_per_epoch, validate_on
@@ -46,7 +46,7 @@ def time_validation(unit: Unit, slices: LabelledSlices) -> float:
     with TemporaryDirectory() as folder:
         started = monotonic()
         validate_on(trainee, judged)
-        RunDirectory(Path(folder)).record(trainee, record)
+        RunWriter(Path(folder)).record(trainee, record)
         return monotonic() - started
 
 

@@ -1,6 +1,6 @@
 """The units of a grid: each is one run that any process may do, any number of times."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -11,18 +11,18 @@ from lightning.fabric import Fabric
 
 from steelyard.errors import UserError
 from steelyard.experiments.grids import GridConfig
-from steelyard.files.writing import refuse_links, write_bytes
-from steelyard.imaging.datasets.bids import Dataset
+from steelyard.files.atomic import write_bytes
+from steelyard.files.destinations import refuse_links
 from steelyard.imaging.datasets.domains import contrast_of
+from steelyard.imaging.datasets.subjects import Dataset
 from steelyard.imaging.evaluate.judging import judge_test_subjects
 from steelyard.imaging.runs.config import TrainingConfig
-from steelyard.imaging.runs.run import METRICS, RunDirectory
+from steelyard.imaging.runs.experiment_folder import SLICES, UnitKey
+from steelyard.imaging.runs.run_folder import METRICS, RunFolder
+from steelyard.imaging.runs.slice_settings import SliceChoice
 from steelyard.imaging.runs.split import Split, split_subjects, withhold
 from steelyard.imaging.train.data import LabelledSlices, load_labelled, read_prepared
-from steelyard.imaging.train.launch import Assignment, rehearse, train
-from steelyard.imaging.train.slices import SliceChoice
-
-RUNS, CACHE = "runs", "slices"
+from steelyard.imaging.train.launch import TrainingJob, check_job, train
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,25 +48,20 @@ class Unit:
     accelerator: str = "cpu"
 
     @property
-    def identity(self) -> dict[str, str]:
-        """The cells that name the unit in every table."""
-        return {
-            "model": self.config.model,
-            "availability": self.availability,
-            "method": self.config.method.name,
-            "fold": str(self.fold),
-            "repeat": str(self.config.seed),
-        }
+    def key(self) -> UnitKey:
+        """What identifies the unit within the experiment."""
+        return UnitKey(
+            model=self.config.model,
+            availability=self.availability,
+            method=self.config.method,
+            fold=self.fold,
+            repeat=self.config.seed,
+        )
 
     @property
     def path(self) -> Path:
-        """The run directory."""
-        return run_path(self.out, self.identity)
-
-    @property
-    def name(self) -> str:
-        """The unit in a few words."""
-        return "{model} {availability} {method} fold {fold} repeat {repeat}".format(**self.identity)
+        """The run folder."""
+        return self.out / self.key.folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,14 +87,14 @@ def read_slices(grid: GridConfig, data: Path, out: Path | None = None) -> Labell
     """Return the slices that a grid learns from, and keep them for the workers if the experiment has a folder."""
     cache = None
     if out is not None and out.is_dir():
-        cache = out / CACHE
+        cache = out / SLICES
     return load_labelled(read_prepared(data), grid.training.slices, domains=grid.training.domains, cache=cache)
 
 
 def move_slices(scratch: Path, out: Path) -> None:
     """Move slices that were read before the experiment had a folder into it."""
-    for path in sorted((scratch / CACHE).glob("*")):
-        write_bytes(out / CACHE / path.name, path.read_bytes(), within=out)
+    for path in sorted((scratch / SLICES).glob("*")):
+        write_bytes(out / SLICES / path.name, path.read_bytes(), within=out)
         path.unlink()
 
 
@@ -107,7 +102,7 @@ def plan(grid: GridConfig, slices: LabelledSlices, *, data: Path, out: Path, acc
     """Return every unit of a grid.
 
     Raises:
-        UserError: The data do not allow the design, or a run directory holds another run.
+        UserError: The data do not allow the design, or a run folder holds another run.
     """
     splits: dict[tuple[int, int | None], Split] = {}
     units = []
@@ -127,7 +122,7 @@ def plan(grid: GridConfig, slices: LabelledSlices, *, data: Path, out: Path, acc
         units.append(unit)
     for unit in units:
         refuse_links(unit.path, within=unit.out)
-        RunDirectory(unit.path).check(unit.config, unit.split, slices.digests)
+        RunFolder(unit.path).check_same(unit.config, unit.split, slices.digests)
     return units
 
 
@@ -140,7 +135,7 @@ def check_networks(units: Sequence[Unit], slices: LabelledSlices) -> None:
     checked = set()
     for unit in units:
         if unit.config.model not in checked:
-            rehearse(Assignment(config=unit.config, split=unit.split, slices=slices, out=unit.path))
+            check_job(TrainingJob(config=unit.config, split=unit.split, slices=slices, out=unit.path))
             checked.add(unit.config.model)
 
 
@@ -153,18 +148,18 @@ def do_unit(unit: Unit) -> Timing:
     refuse_links(unit.path, within=unit.out)
     torch.set_num_threads(unit.config.threads)
     config = unit.config
-    slices = _slices(unit.data, config.slices, config.domains, unit.out / CACHE)
+    slices = _slices(unit.data, config.slices, config.domains, unit.out / SLICES)
     fabric = Fabric(accelerator=unit.accelerator, devices=1)
     started = monotonic()
-    assignment = Assignment(config=config, split=unit.split, slices=slices, out=unit.path)
+    job = TrainingJob(config=config, split=unit.split, slices=slices, out=unit.path)
     epochs, steps, training = 0, 0, 0.0
-    for epoch in train(assignment, fabric):
+    for epoch in train(job, fabric):
         epochs += 1
         steps += len(epoch.steps)
         training += epoch.seconds
     trained = monotonic()
     if not (unit.path / METRICS).exists():
-        judge_test_subjects(RunDirectory(unit.path), _dataset(unit.data), model=config.model)
+        judge_test_subjects(RunFolder(unit.path), _dataset(unit.data), model=config.model)
     return Timing(
         epochs=epochs,
         steps=steps,
@@ -193,15 +188,9 @@ def split_for(grid: GridConfig, slices: LabelledSlices, *, fold: int, available:
         raise UserError(f"availability {grid.name_of(available)}, fold {fold}: {error}") from error
 
 
-def run_path(out: Path, identity: Mapping[str, str]) -> Path:
-    """Return the run directory of a unit."""
-    block = f"{_as_name(identity['model'])}-{identity['availability']}"
-    return out / RUNS / block / _as_name(identity["method"]) / f"fold-{identity['fold']}_repeat-{identity['repeat']}"
-
-
 def is_done(path: Path) -> bool:
-    """Whether a run directory holds a run that is trained and judged."""
-    return RunDirectory(path).finished and (path / METRICS).exists()
+    """Whether a run folder holds a run that is trained and judged."""
+    return RunFolder(path).finished and (path / METRICS).exists()
 
 
 @lru_cache(maxsize=1)
@@ -213,12 +202,3 @@ def _dataset(data: Path) -> Dataset:
 def _slices(data: Path, choice: SliceChoice, domains: tuple[str, ...], cache: Path) -> LabelledSlices:
     """Read the slices once per process, whatever the number of units."""
     return load_labelled(_dataset(data), choice, domains=domains, cache=cache)
-
-
-def _as_name(text: str) -> str:
-    """Return a text as a name that every file system takes.
-
-    >>> _as_name("monai:BasicUNet")
-    'monai_BasicUNet'
-    """
-    return "".join(letter if letter.isalnum() or letter in "-.@" else "_" for letter in text)

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from steelyard.errors import UserError
-from steelyard.imaging.train.augmentation import Augmentation
+from steelyard.imaging.runs.slice_settings import Augmentation
 
 STILL = {"rotation": 0, "scale": (1, 1), "shear": 0}
 

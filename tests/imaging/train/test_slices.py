@@ -8,9 +8,10 @@ import pytest
 import heads
 from steelyard.errors import UserError
 from steelyard.imaging.datasets.bids import read_bids
+from steelyard.imaging.runs.slice_settings import SliceChoice
 from steelyard.imaging.scans.frame import Frame
 from steelyard.imaging.train import slices
-from steelyard.imaging.train.slices import SliceChoice, load_slices
+from steelyard.imaging.train.slices import load_slices
 
 
 @pytest.fixture

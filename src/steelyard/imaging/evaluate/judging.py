@@ -6,19 +6,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from steelyard.errors import UserError
-from steelyard.files.writing import as_csv, write_text
-from steelyard.imaging.datasets.bids import Dataset
+from steelyard.files.atomic import write_text
+from steelyard.files.records import as_csv
 from steelyard.imaging.datasets.domains import contrast_of
+from steelyard.imaging.datasets.subjects import Dataset
 from steelyard.imaging.evaluate.evaluation import Score, domain_names, evaluate
 from steelyard.imaging.runs.config import TrainingConfig
-from steelyard.imaging.runs.run import METRICS, RunDirectory
+from steelyard.imaging.runs.run_folder import METRICS, RunFolder
 from steelyard.imaging.train.data import load_labelled
 
 SCORES = "subject,domain,part,dsc,"
 """How every table of scores begins."""
 
 
-def whom_to_judge(run: RunDirectory, dataset: Dataset, *, part: str = "test") -> tuple[dict[str, str], bool]:
+def whom_to_judge(run: RunFolder, dataset: Dataset, *, part: str = "test") -> tuple[dict[str, str], bool]:
     """Return whom to judge and what each was to the run; and whether the dataset is the run's own.
 
     Args:
@@ -82,7 +83,7 @@ def write_scores(path: Path, scores: Sequence[Score]) -> None:
     write_text(path, as_csv([score.row() for score in scores]))
 
 
-def judge_test_subjects(run: RunDirectory, dataset: Dataset, *, model: str | None = None) -> None:
+def judge_test_subjects(run: RunFolder, dataset: Dataset, *, model: str | None = None) -> None:
     """Write metrics.csv of a run's own dataset, without asking again whether it is the run's own.
 
     Raises:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -12,7 +13,6 @@ from torch import Tensor, nn
 from steelyard.errors import UserError
 from steelyard.files.regular_files import open_regular
 from steelyard.imaging.networks.build import describe_network
-from steelyard.imaging.runs.config import TrainingConfig
 
 _FLOATS = {"F16", "BF16", "F32", "F64"}  # as safetensors calls them; narrower ones are no weights to predict with
 _INTEGERS = {"I64", "I32", "I16", "I8", "U8"}  # how often batch normalisation has run
@@ -20,20 +20,26 @@ _INTEGERS = {"I64", "I32", "I16", "I8", "U8"}  # how often batch normalisation h
 Header = dict[str, tuple[str, tuple[int, ...]]]
 
 
-def check_size(path: Path, config: TrainingConfig) -> None:
-    """Compare the sizes that a config asks for with those in a file, before memory is taken for either.
+def check_size(path: Path, model: str, *, width: int, options: Mapping[str, Any] | None = None) -> None:
+    """Compare the sizes of a network's weights with those in a file, before memory is taken for either.
+
+    Args:
+        path: The weights file.
+        model: The name of a built-in network.
+        width: Features at its first level.
+        options: Further keyword arguments of it.
 
     Raises:
-        UserError: The file is no safetensors file or holds the weights of another architecture.
+        UserError: The file is not a safetensors file or holds the weights of another architecture.
     """
-    expected = describe_network(config.model, width=config.width, options=config.options)
+    expected = describe_network(model, width=width, options=options)
     needed = sum(tensor.numel() for tensor in expected.values())
     header = _read_header(path)
     count = sum(math.prod(shape) for _, shape in header.values())
     if needed != count:
         raise UserError(
             f"{path}: the weights are of another architecture; it holds {count} numbers, and "
-            f"{config.model} of width {config.width} has {needed}."
+            f"{model} of width {width} has {needed}."
         )
     _check_header(path, header, expected)
 

@@ -8,8 +8,8 @@ from typing import Any
 from torch import nn
 
 from steelyard.errors import UserError
-from steelyard.files.provenance import digest
-from steelyard.imaging.runs.run import RunDirectory
+from steelyard.files.regular_files import digest
+from steelyard.imaging.runs.run_folder import RunFolder
 from steelyard.imaging.scans.frame import Frame
 
 
@@ -41,7 +41,7 @@ def load_model(run: Path, *, model: str | None = None) -> Model:
     """
     if not run.is_dir():
         raise UserError(f"{run}: there is no such run directory.")
-    directory = RunDirectory(run)
+    directory = RunFolder(run)
     config = directory.config
     network = directory.network(model=model)
     frame = config.slices.frame

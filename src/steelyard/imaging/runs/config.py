@@ -7,11 +7,10 @@ from typing import Any, Literal, TypeVar, get_args
 from steelyard.errors import UserError
 from steelyard.files.checks import brief, check_choice, check_kind, check_number, check_whole, is_name
 from steelyard.imaging.runs.method import EQUAL, MetaTest, Method
+from steelyard.imaging.runs.slice_settings import Augmentation, SliceChoice
 from steelyard.imaging.scans.frame import Frame
-from steelyard.imaging.train.augmentation import Augmentation
-from steelyard.imaging.train.sampling import Mixing
-from steelyard.imaging.train.slices import SliceChoice
 
+Mixing = Literal["random", "balanced"]
 Schedule = Literal["plateau", "one-cycle"]
 Rule = Literal["sgd", "adamw"]
 T = TypeVar("T")

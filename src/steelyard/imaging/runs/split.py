@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -39,6 +40,13 @@ class Split:
         strangers = sorted({name for names in self.withheld.values() for name in names} - set(self.train))
         if strangers:
             raise UserError(f"scans of {strangers[0]} are withheld, which is no training subject.")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the split as split.json stores it; `read_split` reads it back."""
+        content: dict[str, Any] = {part: list(getattr(self, part)) for part in PARTS}
+        if self.withheld:
+            content["withheld"] = {contrast: list(names) for contrast, names in self.withheld.items()}
+        return content
 
     def part_of(self, subject: str) -> str | None:
         """Return `train`, `validate` or `test`, or nothing for a stranger."""

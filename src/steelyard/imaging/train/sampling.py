@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from steelyard.errors import UserError
+from steelyard.imaging.runs.config import Mixing
 
-Mixing = Literal["random", "balanced"]
 Batch = dict[str, tuple[Tensor, Tensor]]
 
 

@@ -1,7 +1,7 @@
 """Slices for training, held in memory so that an epoch never waits for disk."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from io import BytesIO
 from json import dumps
@@ -12,64 +12,13 @@ from zipfile import ZIP_STORED, ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.errors import UserError
-from steelyard.files.checks import check_kind, check_number, check_whole
-from steelyard.files.provenance import digest
-from steelyard.files.regular_files import open_regular
-from steelyard.files.writing import reason, remove, write_bytes
-from steelyard.imaging.datasets.bids import Dataset, Subject
-from steelyard.imaging.scans.frame import Frame
+from steelyard.errors import UserError, reason
+from steelyard.files.atomic import remove, write_bytes
+from steelyard.files.regular_files import digest, open_regular
+from steelyard.imaging.datasets.subjects import Dataset, Subject
+from steelyard.imaging.runs.slice_settings import SliceChoice
+from steelyard.imaging.scans.background import has_zero_background
 from steelyard.imaging.scans.volumes import Volume, canonical, read_mask, read_scan
-
-_MOST = 100_000  # slices of a scan
-_STRIPPED = 0.2  # the share of zeros that a stripped scan has at least
-
-
-@dataclass(frozen=True, kw_only=True)
-class SliceChoice:
-    """Which axial slices of a subject to take, and how large.
-
-    Args:
-        count: How many consecutive slices, the paper's 5 if not said; `None` takes every slice with brain in it.
-        first: Index of the lowest one, counted from below, the same in every subject as in the paper; without it
-            the slices are centred at `height`.
-        height: Where the middle slice lies, as a share of the brain's extent from its lowest slice to its highest;
-            at 0.65, the upper half of the lateral ventricles, most white matter hyperintensities are found.
-        frame: Size and resolution of each slice; as they come if not given.
-    """
-
-    count: int | None = 5
-    first: int | None = None
-    height: float = 0.65
-    frame: Frame = field(default_factory=Frame)
-
-    def __post_init__(self) -> None:
-        if self.count is not None:
-            check_whole("count", self.count, 1, _MOST)
-        if self.first is not None:
-            check_whole("first", self.first, 0, _MOST)
-        check_number("height", self.height, 0, 1)
-        check_kind("frame", self.frame, Frame)
-
-    def pick(self, brain: NDArray[np.bool_]) -> range:
-        """Return the indices of the slices, lowest first.
-
-        >>> SliceChoice(height=0.5).pick(np.ones((4, 4, 11), dtype=bool))
-        range(3, 8)
-        """
-        levels = np.flatnonzero(brain.any(axis=(0, 1)))
-        depth = brain.shape[2]
-        if self.count is None:
-            return range(int(levels[0]), int(levels[-1]) + 1)
-        if self.first is None:
-            middle = levels[0] + self.height * (levels[-1] - levels[0])
-            first = round(float(middle) - (self.count - 1) / 2)
-            first = min(max(first, 0), depth - self.count)
-        else:
-            first = self.first
-        if first < 0 or first + self.count > depth:
-            raise UserError(f"slices {first} to {first + self.count - 1} are wanted; there are {depth}")
-        return range(first, first + self.count)
 
 
 @dataclass(frozen=True)
@@ -177,7 +126,7 @@ def read_volumes(subject: Subject) -> SubjectVolumes:
     scans = {name: read_scan(path) for name, path in paths.items() if path is not None}
     main = next(iter(scans.values()))
     wmh = read_mask(subject.wmh, may_be_empty=True) if subject.wmh is not None else None
-    if subject.brain is None and np.mean(main.voxels == 0) < _STRIPPED:
+    if subject.brain is None and not has_zero_background(main):
         raise UserError(
             f"{subject.files[0]}: there is no brain mask, and the scan is not stripped; preprocess the dataset."
         )

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from steelyard.files.records import read_object
-from steelyard.imaging.runs.run import ENVIRONMENT
+from steelyard.imaging.runs.run_folder import ENVIRONMENT
 from steelyard.report.data.runs import RunRecord
 from steelyard.report.html.page import Table
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from steelyard.errors import UserError
-from steelyard.imaging.datasets.bids import Dataset
+from steelyard.imaging.datasets.subjects import Dataset
 from steelyard.imaging.networks.losses import cross_entropy_minus_dice
 from steelyard.imaging.runs.config import TrainingConfig
-from steelyard.imaging.runs.run import RunDirectory
+from steelyard.imaging.runs.run_folder import RunFolder
 from steelyard.imaging.runs.split import Split
 from steelyard.imaging.train.data import load_labelled
 from steelyard.imaging.train.sampling import Batch, draw_epoch
@@ -79,7 +79,7 @@ def measure_geometry(run: RunRecord, dataset: Dataset, *, trusted: Collection[st
     weights = [run.weights(domain) for domain in domains]
     if not all(weights):
         raise UserError(f"{run.path}: steps.csv is missing or empty; the weights are not known.")
-    halves = halve(draw_batch(dataset, config, split=RunDirectory(run.path).split, epoch=len(run.epochs)))
+    halves = halve(draw_batch(dataset, config, split=RunFolder(run.path).split, epoch=len(run.epochs)))
     network = run.network(trusted)
     first, second = (_gradient(network, {name: halves[name].meta_train}, training=True) for name in domains)
     tested = meta_tests(halves)

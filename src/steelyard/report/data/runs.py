@@ -13,7 +13,7 @@ from steelyard.errors import UserError
 from steelyard.files.checks import parse_number
 from steelyard.files.records import read_rows
 from steelyard.imaging.runs.config import TrainingConfig
-from steelyard.imaging.runs.run import CONFIG, EPOCHS, METRICS, STEPS, RunDirectory
+from steelyard.imaging.runs.run_folder import CONFIG, EPOCHS, METRICS, STEPS, RunFolder
 from steelyard.report.data.cells import check_names, read_metric
 from steelyard.report.data.kinds import METRICS as METRIC_NAMES
 from steelyard.report.data.kinds import method_order, model_order
@@ -62,7 +62,7 @@ class RunRecord:
 
     def network(self, trusted: Collection[str] = ()) -> nn.Module:
         """Return the trained network; one that is not ours only if the user has named it, because it is code."""
-        return RunDirectory(self.path).network(model=self.config.model if self.config.model in trusted else None)
+        return RunFolder(self.path).network(model=self.config.model if self.config.model in trusted else None)
 
     def domains_of(self, subject: str) -> list[str]:
         """Return the domains that a test subject was judged in."""
@@ -108,7 +108,7 @@ def read_run(path: Path) -> RunRecord:
     Raises:
         UserError: It is none, or a file in it is damaged.
     """
-    config = RunDirectory(path).config
+    config = RunFolder(path).config
     try:
         return RunRecord(path, config, _read_epochs(path), read_steps(path / STEPS), _read_metrics(path))
     except UserError as error:

@@ -13,7 +13,8 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from steelyard.files.writing import check_file, write_bytes
+from steelyard.files.atomic import write_bytes
+from steelyard.files.destinations import check_file
 
 MARK = "figure by steelyard"
 """What the beginning of every figure's file holds."""

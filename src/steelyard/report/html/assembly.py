@@ -7,7 +7,7 @@ from itertools import combinations
 from pathlib import Path
 
 from steelyard.errors import UserError
-from steelyard.imaging.datasets.bids import Dataset, Subject
+from steelyard.imaging.datasets.subjects import Dataset, Subject
 from steelyard.imaging.train.data import read_prepared
 from steelyard.report.data.configuration import configuration_tables
 from steelyard.report.data.geometry import measure_geometry

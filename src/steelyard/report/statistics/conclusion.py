@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from steelyard.errors import UserError
-from steelyard.files.writing import refuse_links, write_text
+from steelyard.files.atomic import write_text
+from steelyard.files.destinations import refuse_links
 from steelyard.report.data.kinds import is_learned
 from steelyard.report.data.results import RESULTS, RUNS, Results, read_results
 from steelyard.report.data.runs import RunRecord, by_method, read_runs

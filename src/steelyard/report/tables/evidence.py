@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from steelyard.files.writing import remove, write_bytes
+from steelyard.files.atomic import remove, write_bytes
 from steelyard.report.data.notation import NOTATIONS
 from steelyard.report.data.results import Results
 from steelyard.report.statistics.bootstrap import Estimate

@@ -1,15 +1,66 @@
-"""Random turns, sizes and shears of whole batches, as tensors."""
+"""Which slices a network learns from, and how they are changed at random."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
 from steelyard.errors import UserError
-from steelyard.files.checks import brief, check_kind, check_number
+from steelyard.files.checks import brief, check_kind, check_number, check_whole
+from steelyard.imaging.scans.frame import Frame
 
+_MOST = 100_000  # slices of a scan
 _SMALLEST = 0.01  # magnification; a hundredth of a slice is a pixel or two
+
+
+@dataclass(frozen=True, kw_only=True)
+class SliceChoice:
+    """Which axial slices of a subject to take, and how large.
+
+    Args:
+        count: How many consecutive slices, the paper's 5 if not said; `None` takes every slice with brain in it.
+        first: Index of the lowest one, counted from below, the same in every subject as in the paper; without it
+            the slices are centred at `height`.
+        height: Where the middle slice lies, as a share of the brain's extent from its lowest slice to its highest;
+            at 0.65, the upper half of the lateral ventricles, most white matter hyperintensities are found.
+        frame: Size and resolution of each slice; as they come if not given.
+    """
+
+    count: int | None = 5
+    first: int | None = None
+    height: float = 0.65
+    frame: Frame = field(default_factory=Frame)
+
+    def __post_init__(self) -> None:
+        if self.count is not None:
+            check_whole("count", self.count, 1, _MOST)
+        if self.first is not None:
+            check_whole("first", self.first, 0, _MOST)
+        check_number("height", self.height, 0, 1)
+        check_kind("frame", self.frame, Frame)
+
+    def pick(self, brain: NDArray[np.bool_]) -> range:
+        """Return the indices of the slices, lowest first.
+
+        >>> SliceChoice(height=0.5).pick(np.ones((4, 4, 11), dtype=bool))
+        range(3, 8)
+        """
+        levels = np.flatnonzero(brain.any(axis=(0, 1)))
+        depth = brain.shape[2]
+        if self.count is None:
+            return range(int(levels[0]), int(levels[-1]) + 1)
+        if self.first is None:
+            middle = levels[0] + self.height * (levels[-1] - levels[0])
+            first = round(float(middle) - (self.count - 1) / 2)
+            first = min(max(first, 0), depth - self.count)
+        else:
+            first = self.first
+        if first < 0 or first + self.count > depth:
+            raise UserError(f"slices {first} to {first + self.count - 1} are wanted; there are {depth}")
+        return range(first, first + self.count)
 
 
 @dataclass(frozen=True, kw_only=True)
