@@ -12,7 +12,7 @@ from steelyard.errors import UserError
 
 if TYPE_CHECKING:
     from steelyard.experiments.compared_votes import VoteTrace
-    from steelyard.report.statistics.agreement import Row, Variants
+    from steelyard.report.tables.agreement import Row, Variants
 
 MARK = "agreement"
 """Marks the place for the tables on a page."""
@@ -48,13 +48,12 @@ class Agreement(Command):
         """Retrace, compare, write, print."""
         from steelyard.cli.progress import track
         from steelyard.experiments.compared_votes import trace_votes
-        from steelyard.report.statistics.agreement import agreement_rows, read_variants
-        from steelyard.report.tables.agreement_table import as_markdown
+        from steelyard.report.tables.agreement import agreement_rows, as_markdown, read_variants
 
         self._check()
         variants = read_variants(self.out, self.exact)
         traces = self._missing_traces(variants)
-        lines = trace_votes(self.out, self.data, traces, variants.asked())
+        lines = trace_votes(self.out, self.data, traces, variants.probed_methods())
         track(lines, total=sum(trace.epochs for trace in traces), title="Retracing")
         rows = agreement_rows(variants)
         self._write(rows)
@@ -85,7 +84,7 @@ class Agreement(Command):
         from steelyard.experiments.compared_votes import VoteTrace
         from steelyard.report.statistics.vote_agreement import read_trace
 
-        methods = {variants.exact, *variants.asked()}
+        methods = {variants.exact, *variants.probed_methods()}
         traces = []
         for setting in variants.settings:
             records = list(variants.of(setting, variants.exact).values())
@@ -96,7 +95,7 @@ class Agreement(Command):
                 file = variants.votes_of(record)
                 if file.exists():
                     earlier = read_trace(file)
-                    if earlier.epochs >= epochs and methods <= set(earlier.casts):
+                    if earlier.epochs >= epochs and methods <= set(earlier.votes):
                         continue
                 traces.append(VoteTrace(run=record.path, epochs=epochs, file=file))
         return traces
@@ -105,7 +104,7 @@ class Agreement(Command):
         from steelyard.files.atomic import write_text
         from steelyard.files.marked_page import with_measured
         from steelyard.files.records import as_csv, write_json
-        from steelyard.report.tables.agreement_table import as_json, as_markdown
+        from steelyard.report.tables.agreement import as_json, as_markdown
 
         table, text = as_json(rows), as_markdown(rows)
         write_json(self.out / "agreement.json", {"rows": table})

@@ -83,7 +83,7 @@ class Experiment(Command):
         """Write what follows from the finished runs alone: results, tables, figures, the report."""
         from steelyard.experiments.results import write_results
         from steelyard.imaging.runs.experiment_folder import REPORT, RESULTS
-        from steelyard.report.statistics.conclusion import conclude
+        from steelyard.report.html.experiment_report import conclude
 
         runs = write_results(self.out)
         say(f"{self.out / RESULTS} has every metric of {runs} runs, per test subject and domain")

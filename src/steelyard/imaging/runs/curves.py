@@ -12,15 +12,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from steelyard.errors import UserError
-from steelyard.files.atomic import write_bytes
 from steelyard.files.checks import parse_whole
 from steelyard.files.records import Cells
+from steelyard.files.atomic import write_bytes
+from steelyard.imaging.runs.experiment_folder import KEYS
 
 CURVES = "curves.csv.gz"
 """The file's name in the folder of an experiment."""
-
-RUN_KEYS = ("model", "availability", "method", "fold", "repeat")
-"""The columns that name a run."""
 
 _LARGEST = 512_000_000  # bytes after decompression; an experiment of a thousand runs has a few million
 
@@ -30,10 +28,10 @@ def write_curves(folder: Path, rows: Iterable[Mapping[str, object]]) -> None:
 
     Args:
         folder: The experiment's folder.
-        rows: One per run and epoch, with `RUN_KEYS` and the columns of the run's `epochs.csv`.
+        rows: One per run and epoch, with `KEYS` and the columns of the run's `epochs.csv`.
     """
     ordered = sorted(rows, key=_row_order)
-    columns = dict.fromkeys((*RUN_KEYS, "epoch"))
+    columns = dict.fromkeys((*KEYS, "epoch"))
     for row in ordered:
         columns |= dict.fromkeys(row)
     text = io.StringIO()
@@ -78,7 +76,7 @@ def _row_order(row: Mapping[str, object]) -> tuple[str, str, str, int, int, int]
 
 
 def _check_rows(path: Path, header: list[str], rows: list[Cells]) -> None:
-    for name in (*RUN_KEYS, "epoch"):
+    for name in (*KEYS, "epoch"):
         if header.count(name) != 1:
             raise UserError(f"{path}: must have one column {name!r}.")
     for number, row in enumerate(rows, start=2):

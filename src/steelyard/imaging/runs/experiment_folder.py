@@ -2,6 +2,7 @@
 
 experiment.json    the settings and splits that all runs share
 results.csv        every metric of every run, test subject and domain
+curves.csv.gz      losses and weights after every epoch of every run (see `steelyard.imaging.runs.curves`)
 timings.csv        how long each run took
 failures.csv       which runs failed, and why
 runs/              runs/MODEL-AVAILABILITY/METHOD/fold-F_repeat-R, each a run folder
@@ -133,7 +134,7 @@ class UnitKey:
         subjects = math.inf  # `all` and other names come before any number
         if number.isascii() and number.isdecimal():
             subjects = int(number)
-        return (_model_order(self.model), -subjects, self.method.order, self.fold, self.repeat)
+        return (model_order(self.model), -subjects, self.method.order, self.fold, self.repeat)
 
     def __str__(self) -> str:
         return f"{self.model} {self.availability} {self.method.name} fold {self.fold} repeat {self.repeat}"
@@ -225,7 +226,7 @@ def is_run_name(name: str) -> bool:
     return _RUN_NAME.fullmatch(name) is not None
 
 
-def _model_order(model: str) -> tuple[int, str]:
+def model_order(model: str) -> tuple[int, str]:
     """Return a key that sorts the built-in networks first, in the paper's order, and others by name."""
     built_in = list(NAMES)
     if model in built_in:
