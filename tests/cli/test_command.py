@@ -12,7 +12,7 @@ from steelyard.cli.command import plain, say
 from steelyard.cli.progress import sum_up, track
 from steelyard.errors import UserError
 from steelyard.processes.workers import JobResult
-from steelyard.report.tables.agreement_table import as_markdown
+from steelyard.report.tables.agreement import as_markdown
 
 NAME = "sub-1\nfailed: [bold]all[/bold]\x1b]0;title\x07\x1b[2J\u202e\r\x9b31m"
 
@@ -69,7 +69,7 @@ def test_a_grid_on_a_terminal_shows_names_as_they_are(monkeypatch, tmp_path):
 
 
 def test_tables_show_names_as_they_are(capsys, monkeypatch):
-    numbers = {name: 0.5 for name, _, _ in evaluate._SHOWN}
+    numbers = {name: 0.5 for name, _, _ in evaluate._COLUMNS}
     monkeypatch.setattr(
         "steelyard.imaging.evaluate.evaluation.summarise",
         lambda _: [{"domain": "[bold]t1\x1b[2J", "subjects": 1} | numbers],

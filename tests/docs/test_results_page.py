@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from steelyard.report.data.results import read_results
-from steelyard.report.statistics.verdict import judge
-from steelyard.report.tables.evidence import verdict_text
+from steelyard.report.statistics.findings import findings_of
+from steelyard.report.tables.evidence import findings_text
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SECTIONS = [part for part in (DOCS / "results.md").read_text().split("\n## ")[1:] if "](results/" in part]
@@ -46,4 +46,4 @@ def test_every_mean_is_that_of_the_tables(section):
 )
 def test_verdicts_are_what_the_results_give(path):
     results = read_results(path.parents[1] / "results.csv")
-    assert verdict_text(judge(results)) == path.read_text()
+    assert findings_text(findings_of(results)) == path.read_text()

@@ -42,8 +42,8 @@ _PRELOADED = (
     *("steelyard.experiments.local_executor", "steelyard.experiments.estimate", "steelyard.experiments.compared_votes"),
     *(
         "steelyard.benchmark.epoch_profile",
-        "steelyard.report.statistics.conclusion",
-        "steelyard.report.statistics.agreement",
+        "steelyard.report.html.experiment_report",
+        "steelyard.report.tables.agreement",
     ),
     *("steelyard.report.html.page", "lightning.fabric", "matplotlib.pyplot", "fuzz.headers"),
 )

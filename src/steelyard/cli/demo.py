@@ -16,7 +16,8 @@ from steelyard.cli.preprocess import Preprocess
 from steelyard.errors import UserError
 
 if TYPE_CHECKING:
-    from steelyard.report.html.page import Picture, Table
+    from steelyard.report.html.page import Picture
+    from steelyard.report.tables.table import PageTable
 
 METHODS = ("equal", "conservative-25")
 """Fixed and learned weights."""
@@ -137,7 +138,7 @@ def _mosaics(out: Path) -> "list[Picture]":
     return pictures
 
 
-def _show(results: "Table") -> None:
+def _show(results: "PageTable") -> None:
     from rich.console import Console
     from rich.table import Table
 
