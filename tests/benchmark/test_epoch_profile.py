@@ -10,7 +10,7 @@ from steelyard.imaging.networks.weights_file import load_weights
 from steelyard.imaging.runs.split import Split
 from steelyard.imaging.train import training
 from steelyard.imaging.train.data import LabelledSlices
-from steelyard.imaging.train.launch import Assignment, set_out
+from steelyard.imaging.train.launch import TrainingJob, prepare_training
 from steelyard.imaging.train.sampling import DomainSlices, Draw
 from steelyard.imaging.train.training import fit
 
@@ -20,10 +20,10 @@ def noise(seed):
     return DomainSlices(images, (images > 1).float(), ("s0",) * 16 + ("s1",) * 8)
 
 
-def assignment(out, method):
+def job(out, method):
     slices = LabelledSlices({"flair": noise(0), "t1": noise(1)}, {"s0": "0", "s1": "1"})
     config = replace(smoke(), method=method, batch_size=8)
-    return Assignment(
+    return TrainingJob(
         config=config, split=Split(train=("s0",), validate=("s1",), test=()), slices=slices, out=out / method
     )
 
@@ -43,7 +43,7 @@ def test_every_moment_belongs_to_the_innermost_part():
 
 @pytest.mark.parametrize("method", ["Ours-C-25", "F50-T50"])
 def test_the_parts_add_up_to_the_epoch_and_training_is_as_ever(tmp_path, method):
-    given = assignment(tmp_path, method)
+    given = job(tmp_path, method)
     before = Draw.gather, training.augmented, training.validate_on, training.record_step
     profile = profile_epoch(given)
     assert (Draw.gather, training.augmented, training.validate_on, training.record_step) == before
@@ -53,7 +53,7 @@ def test_the_parts_add_up_to_the_epoch_and_training_is_as_ever(tmp_path, method)
     idle = {name for name, seconds in profile.seconds.items() if seconds == 0}
     assert idle == (set() if method.startswith("Ours") else {"vote"})
     assert max(profile.seconds, key=profile.seconds.get) in ("vote", "forward", "backward", "validation", "records")
-    trainee, learned, judged = set_out(given, Fabric(accelerator="cpu", devices=1))
+    trainee, learned, judged = prepare_training(given, Fabric(accelerator="cpu", devices=1))
     next(fit(trainee, learned, judged))
     plain = {name: tensor.clone() for name, tensor in trainee.network.state_dict().items()}
     load_weights(trainee.network, given.out / "last.safetensors")

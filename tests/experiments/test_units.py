@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -5,11 +6,12 @@ import pytest
 import torch
 
 from steelyard.errors import UserError
-from steelyard.experiments.estimate import Forecast, add_timing, kind_of, read_timings
-from steelyard.experiments.executors import News
+from steelyard.experiments.estimate import Forecast, add_timing, step_kind
+from steelyard.experiments.executor import UnitReport, run_units
 from steelyard.experiments.grids import paper, smoke
-from steelyard.experiments.scheduler import run_units, write_failures
+from steelyard.experiments.results import write_failures
 from steelyard.experiments.units import Timing, plan
+from steelyard.imaging.runs.experiment_folder import RunTiming, read_timings
 from steelyard.imaging.train.data import LabelledSlices
 from steelyard.imaging.train.sampling import DomainSlices
 
@@ -71,34 +73,34 @@ def test_scarcity_that_the_data_do_not_have_is_refused():
         planned(paper(), subjects=9)
 
 
-class Rehearsed:
-    """A crew whose runs fail as often as told."""
+class FailingExecutor:
+    """An executor whose units fail a set number of times."""
 
     size = 2
 
     def __init__(self, failures):
-        self.failures, self.busy, self.given = failures, [], []
+        self.failures, self.busy, self.submitted = failures, [], []
 
-    def give(self, unit):
+    def submit(self, unit):
         self.busy.append(unit)
-        self.given.append(unit)
+        self.submitted.append(unit)
 
-    def listen(self, seconds):
+    def poll(self, seconds):
         unit = self.busy.pop(0)
         left = self.failures.get(unit.path, 0)
         self.failures[unit.path] = left - 1
-        return [News(unit, "no luck" if left > 0 else TIMING)]
+        return [UnitReport(unit, message="no luck") if left > 0 else UnitReport(unit, timing=TIMING)]
 
 
 def test_a_run_that_fails_is_tried_once_more_and_the_rest_goes_on(tmp_path):
     units, _ = planned(replace(smoke(), availability=(None,)), subjects=6)
     once, twice = units[0], units[3]
-    crew = Rehearsed({once.path: 1, twice.path: 2})
-    heard = {news.unit.path: news for news in run_units(units, crew) if news is not None}
-    assert heard[once.path].outcome == TIMING
-    assert heard[twice.path].outcome == "no luck"
-    assert len(heard) == len(units) == len(crew.given) - 2
-    write_failures(tmp_path, [news for news in heard.values() if news.outcome == "no luck"])
+    executor = FailingExecutor({once.path: 1, twice.path: 2})
+    reports = {report.unit.path: report for report in run_units(units, executor) if report is not None}
+    assert reports[once.path].timing == TIMING
+    assert reports[twice.path].message == "no luck"
+    assert len(reports) == len(units) == len(executor.submitted) - 2
+    write_failures(tmp_path, [report for report in reports.values() if report.message])
     assert failures(tmp_path) == ["unet,all,flair-only,0,0,no luck"]
 
 
@@ -111,11 +113,11 @@ def failures(out):
 def test_a_failure_is_told_until_its_run_is_done(tmp_path):
     units, _ = planned(replace(smoke(), availability=(None,)), subjects=6)
     first, second = units[0], units[5]
-    write_failures(tmp_path, [News(second, "no luck"), News(first, "no light")])
+    write_failures(tmp_path, [UnitReport(second, message="no luck"), UnitReport(first, message="no light")])
     write_failures(tmp_path, [])  # a call that plans neither
     assert failures(tmp_path) == ["unet,all,equal,0,0,no light", "unet,all,shift-conservative,1,0,no luck"]
-    write_failures(tmp_path, [News(first, "still dark")])
-    assert failures(tmp_path) == ["unet,all,F50-T50,0,0,still dark", "unet,all,Simple-C,1,0,no luck"]
+    write_failures(tmp_path, [UnitReport(first, message="still dark")])
+    assert failures(tmp_path) == ["unet,all,equal,0,0,still dark", "unet,all,shift-conservative,1,0,no luck"]
     for unit, left in ((first, 1), (second, 0)):
         run = replace(unit, out=tmp_path).path
         run.mkdir(parents=True)
@@ -140,9 +142,9 @@ def test_the_forecast_follows_from_finished_runs(tmp_path):
         add_timing(tmp_path, unit, TIMING)
     add_timing(tmp_path, units[0], replace(TIMING, training=6.0))
     add_timing(tmp_path, units[1], Timing(epochs=0, steps=0, training=0.0, validation=0.0, evaluation=9.0))
-    assert len(read_timings(tmp_path)) == 4
+    assert len(read_timings(tmp_path / "timings.csv")) == 4
     forecast.learn(tmp_path, units)
-    assert forecast.step[kind_of(units[0])] == 1.5
+    assert forecast.step[step_kind(units[0])] == 1.5
     # three training subjects have nine slices a domain: two steps of 4 + 4 an epoch, two epochs
     assert forecast.seconds(units[0]) == pytest.approx(2 * (2 * 1.5 + 0.25) + 1.0)
     alone, shared = (forecast.total(units, workers=workers) for workers in (1, 2))
@@ -151,7 +153,7 @@ def test_the_forecast_follows_from_finished_runs(tmp_path):
 
 def test_timings_that_tell_too_little_are_kept_and_not_learned_from(tmp_path):
     units, slices = planned(replace(smoke(), availability=(None,)), subjects=6)
-    old = "unet,all,F50-T50,0,0,4,0.7,3.0"
+    old = "unet,all,equal,0,0,4,0.7,3.0"
     (tmp_path / "timings.csv").write_text(
         f"model,availability,method,fold,repeat,steps,seconds_per_step,evaluation_seconds\n{old}\n"
     )
@@ -159,9 +161,10 @@ def test_timings_that_tell_too_little_are_kept_and_not_learned_from(tmp_path):
     forecast.learn(tmp_path, units)
     assert forecast.seconds(units[0]) is None
     add_timing(tmp_path, units[1], TIMING)
-    first, second = read_timings(tmp_path)
-    assert (first["seconds_per_step"], first["validation_seconds"], first["evaluation_seconds"]) == ("0.7", "", "3.0")
-    assert (second["seconds_per_step"], second["validation_seconds"]) == ("0.5", "0.25")
+    first, second = read_timings(tmp_path / "timings.csv").values()
+    assert (first.seconds_per_step, first.evaluation_seconds) == (0.7, 3.0)
+    assert math.isnan(first.validation_seconds)
+    assert second == RunTiming(steps=4, seconds_per_step=0.5, validation_seconds=0.25, evaluation_seconds=1.0)
     forecast.learn(tmp_path, units)
     assert forecast.validation == {("unet", 2): 0.25}
     assert set(forecast.step.values()) == {0.5}

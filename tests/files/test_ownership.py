@@ -7,8 +7,16 @@ import pytest
 
 import killed
 from steelyard.errors import UserError
-from steelyard.files import ownership, writing
-from steelyard.files.ownership import is_whole, put, read_sealed, rewrite, sweep, take_away, withdraw
+from steelyard.files import atomic, ownership
+from steelyard.files.ownership import (
+    delete_results,
+    discard_unfinished,
+    is_intact,
+    read_sealed,
+    replace_top_file,
+    withdraw,
+    write_results,
+)
 
 CONTENT = {"Type": "Lesion", "Steelyard": {"Fingerprint": "a", "Numbers": [0.1, 2]}}
 
@@ -28,7 +36,7 @@ def write(out, version, names=("mask", "map")):
     """Write results of a version; the record lies beside them."""
     record, *files = paths(out, "record.json", *names)
     plan = {path: f"{path.name} {version}".encode for path in files}
-    return put(out, record, plan, CONTENT)
+    return write_results(out, record, plan, CONTENT)
 
 
 def contents(out):
@@ -38,7 +46,7 @@ def contents(out):
 def test_results_are_replaced_and_what_is_no_longer_among_them_is_deleted(out):
     record, mask, other = paths(out, "record.json", "mask", "map")
     assert write(out, 1) == []
-    assert is_whole(out, record)
+    assert is_intact(out, record)
     assert read_sealed(record)["Numbers"] == [0.1, 2]
     assert write(out, 2, names=("mask",)) == []
     assert mask.read_bytes() == b"mask 2"
@@ -51,7 +59,7 @@ def test_a_file_that_was_changed_is_moved_and_never_replaces_what_was_moved_befo
     write(out, 1)
     for number in (1, 2):
         mask.write_text(f"corrected {number}")
-        assert not is_whole(out, record)
+        assert not is_intact(out, record)
         assert write(out, 2) == [mask]
     moved = out / ".withdrawn" / "sub-1" / "anat"
     assert (moved / "mask").read_text() == "corrected 1"
@@ -85,7 +93,7 @@ def test_names_in_a_record_lead_nowhere_else(out, name, monkeypatch):
     record = out / "record.json"
     known = ownership.digest(outside)
     record.write_text(json.dumps(ownership._sealed({"Steelyard": {}}, {name: known})))
-    take_away(out, record)
+    delete_results(out, record)
     assert outside.read_text() == "precious"
 
 
@@ -106,11 +114,11 @@ def killed_at(monkeypatch, step):
 
         return call
 
-    monkeypatch.setattr(writing.Path, "replace", fatal("rename", writing.Path.replace))
+    monkeypatch.setattr(atomic.Path, "replace", fatal("rename", atomic.Path.replace))
     monkeypatch.setattr(os, "fsync", fatal("write", os.fsync))
-    monkeypatch.setattr(writing, "remove", fatal("remove", writing.remove))
+    monkeypatch.setattr(atomic, "remove", fatal("remove", atomic.remove))
     monkeypatch.setattr(ownership, "remove", fatal("remove", ownership.remove))
-    for module in (writing, ownership):
+    for module in (atomic, ownership):
         monkeypatch.setattr(module, "discard", lambda unfinished: None)
     return done
 
@@ -129,16 +137,16 @@ def test_a_run_that_is_killed_leaves_nothing_that_is_not_known(out, monkeypatch,
             assert step >= len(done)
         except Killed:
             assert step < len(done)
-    sweep(out)
+    discard_unfinished(out)
     after = {name.rpartition("/")[2]: held for name, held in contents(out).items() if "withdrawn" not in name}
     moved = out / ".withdrawn" / "sub-1" / "anat" / "mask"
     assert after.pop("mine") == b"mine"
     assert b"corrected" in (after.pop("mask") if not moved.exists() else moved.read_bytes(), b"")
     assert not [name for name in after if name.startswith(".")]
-    if is_whole(out, record):
+    if is_intact(out, record):
         assert set(after) == {"record.json", "map", "mask"} if "old" not in after else {"record.json", "map", "old"}
     write(out, 2)
-    assert is_whole(out, record)
+    assert is_intact(out, record)
     assert {path.name for path in record.parent.iterdir()} == {"record.json", "mask", "map", "mine"}
     assert moved.read_text() == "corrected"
 
@@ -159,15 +167,15 @@ def test_unfinished_names_are_swept_and_others_are_not(out):
     for path in (swept, *mine):
         path.parent.mkdir(exist_ok=True)
         path.touch()
-    sweep(out)
+    discard_unfinished(out)
     assert {path for path in out.rglob("*") if path.is_file()} == set(mine)
 
 
 def test_files_about_the_whole_folder_are_written_anew_unless_somebody_changed_them(out):
     table = out / "volumes.csv"
-    assert [rewrite(out, "volumes.csv", text) for text in ("a", "a", "b", "a")] == [[]] * 4
+    assert [replace_top_file(out, "volumes.csv", text) for text in ("a", "a", "b", "a")] == [[]] * 4
     table.write_text("a, with my notes")
-    assert rewrite(out, "volumes.csv", "c") == [table]
+    assert replace_top_file(out, "volumes.csv", "c") == [table]
     assert (out / ".withdrawn" / "volumes.csv").read_text() == "a, with my notes"
     assert table.read_text() == "c"
 
@@ -179,10 +187,10 @@ def test_nothing_is_written_or_deleted_through_a_link(out, tmp_path, linked):
     (out / linked).rename(tmp_path / "elsewhere")
     (out / linked).symlink_to(tmp_path / "elsewhere")
     before = contents(tmp_path / "elsewhere")
-    for action in (lambda: write(out, 2), lambda: take_away(out, record), lambda: withdraw(out, [mask])):
+    for action in (lambda: write(out, 2), lambda: delete_results(out, record), lambda: withdraw(out, [mask])):
         with pytest.raises(UserError, match=f"{linked}: is a link"):
             action()
-    sweep(out)
+    discard_unfinished(out)
     assert contents(tmp_path / "elsewhere") == before
 
 

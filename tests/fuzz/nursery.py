@@ -39,7 +39,7 @@ _PRELOADED = (
         "steelyard.imaging.networks.export",
         "steelyard.imaging.anatomy.ventricles",
     ),
-    *("steelyard.experiments.executors", "steelyard.experiments.estimate", "steelyard.experiments.compared_votes"),
+    *("steelyard.experiments.local_executor", "steelyard.experiments.estimate", "steelyard.experiments.compared_votes"),
     *(
         "steelyard.benchmark.epoch_profile",
         "steelyard.report.html.experiment_report",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from steelyard.processes.workers import Outcome, run_jobs
+from steelyard.processes.workers import JobResult, run_jobs
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ def count_threads(job):
     if job.key == "fatal" and not mark.exists():
         mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return Outcome(job.key, "done", str(torch.get_num_threads()))
+    return JobResult(job.key, "done", str(torch.get_num_threads()))
 
 
 def test_a_job_that_is_done_again_has_as_many_threads_as_before(tmp_path, monkeypatch):

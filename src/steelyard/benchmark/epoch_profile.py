@@ -10,7 +10,7 @@ from typing import Any
 from lightning.fabric import Fabric
 
 from steelyard.imaging.train import training
-from steelyard.imaging.train.launch import Assignment, set_out
+from steelyard.imaging.train.launch import TrainingJob, prepare_training
 from steelyard.imaging.train.run_writer import RunWriter
 from steelyard.imaging.train.sampling import Draw
 from steelyard.imaging.train.trainee import Trainee
@@ -81,16 +81,16 @@ class EpochProfile:
     total: float
 
 
-def profile_epoch(assignment: Assignment, fabric: Fabric | None = None) -> EpochProfile:
+def profile_epoch(job: TrainingJob, fabric: Fabric | None = None) -> EpochProfile:
     """Train the first epoch of a run as `steelyard train` does, and time the parts of the loop.
 
     Args:
-        assignment: The run; its folder gets what the first epoch writes.
+        job: The run; its folder gets what the first epoch writes.
         fabric: Where it runs; times are those of a CPU, which waits for what it began.
     """
-    trainee, learned, judged = set_out(assignment, fabric or Fabric(accelerator="cpu", devices=1))
-    run = RunWriter(assignment.out)
-    run.begin(assignment.config, assignment.split, assignment.slices.digests)
+    trainee, learned, judged = prepare_training(job, fabric or Fabric(accelerator="cpu", devices=1))
+    run = RunWriter(job.out)
+    run.begin(job.config, job.split, job.slices.digests)
     start = perf_counter()
     watch = Stopwatch()
     with _timed_parts(trainee, watch):
@@ -98,7 +98,7 @@ def profile_epoch(assignment: Assignment, fabric: Fabric | None = None) -> Epoch
         with watch.part("records"):
             run.record(trainee, record)
         total = perf_counter() - start
-    method = assignment.config.method.name
+    method = job.config.method.name
     return EpochProfile(method=method, steps=len(record.steps), seconds=watch.seconds, total=total)
 
 

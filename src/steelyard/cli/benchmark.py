@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from steelyard.cli.command import Command
-from steelyard.cli.marked_page import check_page, with_measured
 from steelyard.errors import UserError
+from steelyard.files.marked_page import check_page, with_measured
 
 if TYPE_CHECKING:
     from steelyard.benchmark.measure import Record
@@ -37,7 +37,7 @@ class Benchmark(Command):
         from steelyard.benchmark.cost_plot import draw_peers, draw_scaling
         from steelyard.benchmark.measure import Record, measure
         from steelyard.benchmark.training_steps import cases
-        from steelyard.files.writing import write_bytes, write_text
+        from steelyard.files.atomic import write_bytes, write_text
 
         self._check()
         console, records = Console(stderr=True), list[Record]()
@@ -60,7 +60,7 @@ class Benchmark(Command):
         return self.out.with_suffix(".png"), self.out.with_name(f"{self.out.stem}-peers.png")
 
     def _check(self) -> None:
-        from steelyard.files.writing import check_file
+        from steelyard.files.destinations import check_file
 
         if self.page is not None:
             check_page(self.page, MARK)

@@ -1,4 +1,4 @@
-"""What a setting or a cell of a table may be; whatever else it is, the message is short."""
+"""Checks of settings and of the cells of a table; a message about a wrong value is short."""
 
 import math
 from collections.abc import Sequence
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from steelyard.errors import UserError
 
 LARGEST = 3.4e38
-"""The largest number that is taken over from a file: what 32 bits hold, so that sums and squares stay finite."""
+"""The largest number that is read from a file: that of 32-bit floats, so that sums and squares stay finite."""
 
-_SHOWN = 60  # characters of a value in a message
+_LONGEST = 60  # characters of a value in a message
 
 
 def brief(value: object) -> str:
@@ -18,11 +18,11 @@ def brief(value: object) -> str:
     '9999…'
     """
     text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
-    """Make sure that a value is one of some words.
+    """Refuse a value that is not one of some words.
 
     Raises:
         UserError: It is not.
@@ -32,7 +32,7 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
 
 
 def check_kind(name: str, value: object, kind: type) -> None:
-    """Make sure that a value is of a type.
+    """Refuse a value that is not of a type.
 
     Raises:
         UserError: It is not.
@@ -80,10 +80,10 @@ def is_name(value: object) -> bool:
 
 
 def parse_whole(name: str, text: str) -> int:
-    """Return the whole number that a cell of a table holds.
+    """Return the whole number in a cell of a table.
 
     Raises:
-        UserError: It holds none, or one of more than nine digits.
+        UserError: It is none, or has more than nine digits.
     """
     if not (text.isascii() and text.isdecimal() and len(text) <= 9):
         raise UserError(f"{name} must be a whole number of at least 0, of at most 9 digits; got {brief(text)}.")
@@ -91,10 +91,10 @@ def parse_whole(name: str, text: str) -> int:
 
 
 def parse_number(name: str, text: str) -> float:
-    """Return the number that a cell of a table holds; NaN if it is empty. It may be infinite.
+    """Return the number in a cell of a table; NaN if it is empty. It may be infinite.
 
     Raises:
-        UserError: It holds none, or a finite one beyond `LARGEST`.
+        UserError: It is none, or a finite one beyond `LARGEST`.
     """
     try:
         value = float(text) if text.strip() else math.nan

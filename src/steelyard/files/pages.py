@@ -5,16 +5,16 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 MARK = '<meta name="generator" content="steelyard">'
-"""What the head of every page of ours holds."""
+"""The mark in the head of every page that steelyard writes."""
 
 
 def render(template: str, *, package: str, **values: Any) -> str:
-    """Return a self-contained page; whatever a value holds is text, never markup.
+    """Return a self-contained page; values are escaped: they are text, never markup.
 
     Args:
         template: The name of the template, without the ending.
         package: The package whose folder `templates` holds it. It may extend the templates of this package.
-        values: What the page shows.
+        values: The values that the template uses.
     """
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(package), PackageLoader(__package__)]),

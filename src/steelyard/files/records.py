@@ -1,17 +1,20 @@
-"""The one gate for JSON and CSV files, which anybody may have written or changed.
+"""JSON and CSV files: the one place that reads them, checked, because anybody may have written or changed them.
 
 Whatever a file holds, its reader gets plain values of bounded depth and size, or one line that names the file.
 """
 
 import csv
+import io
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from steelyard.errors import UserError
+from steelyard.files.atomic import write_text
 from steelyard.files.checks import brief
+from steelyard.files.regular_files import NotAFileError, open_regular
 
 Cells = dict[str, str]
 
@@ -27,13 +30,14 @@ def read_json(path: Path) -> dict[str, Any]:
         UserError: There is none, in one line that names the file.
     """
     try:
-        if path.exists() and not path.is_file():
-            raise UserError(f"{path}: is not a file.")  # reading a pipe would wait for ever
-        if path.stat().st_size > _LARGEST_JSON:
-            raise UserError(f"{path}: is larger than {_LARGEST_JSON // 1_000_000} MB; this is not a record.")
-        content = parse_json(path.read_text(encoding="utf-8"))
+        with open_regular(path) as stream:
+            if path.stat().st_size > _LARGEST_JSON:
+                raise UserError(f"{path}: is larger than {_LARGEST_JSON // 1_000_000} MB; this is not a record.")
+            content = parse_json(stream.read().decode())
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file.") from None
+    except NotAFileError:
+        raise UserError(f"{path}: is not a file.") from None
     except UserError:
         raise
     except (OSError, ValueError) as error:
@@ -44,7 +48,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object of a stranger's that is of use but not needed; an empty one where there is none."""
+    """Read a JSON object that is useful but not needed; an empty one where it cannot be read."""
     try:
         return read_json(path)
     except UserError:
@@ -52,7 +56,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def parse_json(text: str) -> Any:
-    """Return what a JSON text holds.
+    """Return the content of a JSON text.
 
     Raises:
         ValueError: It is no JSON, is nested too deeply, or holds an integer or text that cannot be handled.
@@ -101,7 +105,7 @@ def read_header(path: Path) -> list[str]:
 
 
 def read_rows(path: Path, columns: Iterable[str] = ()) -> Iterator[tuple[str, Cells]]:
-    """Yield the rows of a CSV file, each with its place, `FILE, line n`; one at a time, as some tables are long.
+    """Yield the rows of a CSV file, each with its position, `FILE, line n`; one at a time, as some tables are long.
 
     Args:
         path: The file.
@@ -114,14 +118,14 @@ def read_rows(path: Path, columns: Iterable[str] = ()) -> Iterator[tuple[str, Ce
         header = list(reader.fieldnames or ())
         for name in columns:
             if header.count(name) != 1:
-                shown = brief(", ".join(header)) if header else "none"
-                raise UserError(f"{path}: must have one column {name!r}; it has {shown}.")
+                names = brief(", ".join(header)) if header else "none"
+                raise UserError(f"{path}: must have one column {name!r}; it has {names}.")
         for cells in reader:
-            place = f"{path}, line {reader.line_num}"
+            position = f"{path}, line {reader.line_num}"
             # DictReader puts surplus cells under None, and None into missing ones.
             if None in cells or None in cells.values():
-                raise UserError(f"{place}: must have {len(header)} cells.")
-            yield place, cells
+                raise UserError(f"{position}: must have {len(header)} cells.")
+            yield position, cells
 
 
 def read_loose_rows(path: Path, *, delimiter: str = ",") -> list[Cells]:
@@ -133,7 +137,8 @@ def read_loose_rows(path: Path, *, delimiter: str = ",") -> list[Cells]:
     rows = []
     with _opened(path, delimiter) as reader:
         for cells in reader:
-            rows.append({name: text or "" for name, text in cells.items() if name is not None})
+            cells.pop(None, None)  # DictReader puts surplus cells under None
+            rows.append({name: text or "" for name, text in cells.items()})
     return rows
 
 
@@ -141,12 +146,16 @@ def read_loose_rows(path: Path, *, delimiter: str = ",") -> list[Cells]:
 def _opened(path: Path, delimiter: str) -> "Iterator[csv.DictReader[str]]":
     """Open a table; a fault while it is read becomes one line."""
     try:
-        if path.exists() and not path.is_file():
-            raise UserError(f"{path}: is not a file.")
-        with path.open(encoding="utf-8-sig", newline="") as stream:
+        with (
+            open_regular(path) as file,
+            # A spreadsheet may begin its file with a byte-order mark, which `utf-8-sig` leaves out.
+            io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as stream,
+        ):
             yield csv.DictReader(_without_nul(stream), delimiter=delimiter)
     except UserError:
         raise
+    except NotAFileError:
+        raise UserError(f"{path}: is not a file.") from None
     except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"{path}: cannot be read as CSV.") from error
 
@@ -157,3 +166,22 @@ def _without_nul(lines: Iterable[str]) -> Iterator[str]:
         if "\0" in line:
             raise ValueError("a NUL character")
         yield line
+
+
+def as_csv(rows: Sequence[Mapping[str, object]]) -> str:
+    """Return rows of one kind as a table."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def as_json(content: Mapping[str, Any]) -> str:
+    """Return a JSON object, indented, keys in the order given."""
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def write_json(path: Path, content: Mapping[str, Any], *, within: Path | None = None) -> None:
+    """Write a JSON file."""
+    write_text(path, as_json(content), within=within)

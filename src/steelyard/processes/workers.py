@@ -14,15 +14,14 @@ from typing import Literal, Protocol, TypeVar
 import SimpleITK as sitk
 import torch
 
-from steelyard.errors import UserError, one_line
-from steelyard.files.writing import reason
+from steelyard.errors import UserError, one_line, reason
 from steelyard.processes.children import end_with_parent, starting_children
 
 _MOST_WORKERS = 16  # whatever the number of cores
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobResult:
     """What became of one subject or scan.
 
     Args:
@@ -64,7 +63,7 @@ def check_workers(workers: int) -> None:
         raise UserError(f"workers must be at most {most} on this machine; got {workers}.")
 
 
-def run_jobs(work: Callable[[J], Outcome], jobs: Sequence[J], *, workers: int) -> Iterator[Outcome]:
+def run_jobs(work: Callable[[J], JobResult], jobs: Sequence[J], *, workers: int) -> Iterator[JobResult]:
     """Do every job and yield each outcome as it comes; whatever goes wrong with one becomes one line.
 
     Args:
@@ -81,12 +80,12 @@ def run_jobs(work: Callable[[J], Outcome], jobs: Sequence[J], *, workers: int) -
         yield _guarded(work, job)
 
 
-def _in_parallel(work: Callable[[J], Outcome], jobs: Sequence[J], workers: int) -> Iterator[Outcome]:
+def _in_parallel(work: Callable[[J], JobResult], jobs: Sequence[J], workers: int) -> Iterator[JobResult]:
     """Run jobs in a pool; those that a dying worker took along are tried again, each alone."""
     orphans: list[J] = []
     with worker_pool(workers) as pool:
         with starting_children():
-            pending: dict[Future[Outcome], J] = {pool.submit(_guarded, work, job): job for job in jobs}
+            pending: dict[Future[JobResult], J] = {pool.submit(_guarded, work, job): job for job in jobs}
         for future in as_completed(pending):
             try:
                 yield future.result()
@@ -99,7 +98,7 @@ def _in_parallel(work: Callable[[J], Outcome], jobs: Sequence[J], workers: int) 
                     future = pool.submit(_guarded, work, job)
                 yield future.result()
             except BrokenProcessPool:
-                yield Outcome(job.key, "failed", f"{job.key}: its process was killed, perhaps for want of memory.")
+                yield JobResult(job.key, "failed", f"{job.key}: its process was killed, perhaps for want of memory.")
 
 
 @contextmanager
@@ -145,7 +144,7 @@ def _quiet(threads: int) -> None:
     logging.getLogger("nibabel.global").setLevel(logging.CRITICAL)
 
 
-def _guarded(work: Callable[[J], Outcome], job: J) -> Outcome:
+def _guarded(work: Callable[[J], JobResult], job: J) -> JobResult:
     """Do one job; whatever goes wrong becomes one line."""
     try:
         return work(job)
@@ -155,4 +154,4 @@ def _guarded(work: Callable[[J], Outcome], job: J) -> Outcome:
         text = f"{error.filename or job.out}: {reason(error)}."
     except Exception as error:
         text = f"unexpected {type(error).__name__}: {str(error)[:300]}"
-    return Outcome(job.key, "failed", f"{job.key}: {one_line(text)}")
+    return JobResult(job.key, "failed", f"{job.key}: {one_line(text)}")

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import SimpleITK
 
-from steelyard.imaging.anatomy.rigid import Rigid, draw_rigid, itk_text
+from steelyard.imaging.anatomy.rigid import Rigid, draw_rigid
+from steelyard.imaging.scans.grids import itk_text
 
 
 def test_itk_reads_the_same_map(tmp_path):

@@ -11,9 +11,10 @@ import pytest
 
 import heads
 from steelyard.errors import UserError
-from steelyard.imaging.datasets.bids import GENERATOR, bids_label, read_bids
+from steelyard.imaging.datasets.bids import GENERATOR, read_bids
 from steelyard.imaging.datasets.copies import refuse_copies
 from steelyard.imaging.datasets.pairs import Patterns, read_pairs
+from steelyard.imaging.datasets.subjects import bids_label
 
 
 def touch(path):

@@ -13,7 +13,7 @@ import SimpleITK
 
 import killed
 from steelyard.errors import UserError
-from steelyard.files.writing import holding
+from steelyard.files.locks import lock_folder
 from steelyard.imaging.phantom import Cohort, write_cohort
 from steelyard.imaging.phantom.dataset import TRUTH, _participant
 
@@ -154,7 +154,7 @@ def test_a_damaged_volume_beside_a_mask_is_one_line(tmp_path, text):
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path):
-    with holding(tmp_path), pytest.raises(UserError, match="another run is working on it"):
+    with lock_folder(tmp_path), pytest.raises(UserError, match="another run is working on it"):
         list(write_cohort(tmp_path, Cohort(subjects=1)))
     assert not list(tmp_path.iterdir())
 

@@ -4,8 +4,8 @@ import torch
 from scipy import ndimage, stats
 
 from steelyard.imaging.phantom.anatomy import grow_anatomy
-from steelyard.imaging.phantom.lesions import LOAD_RANGE, draw_load, grow_lesions
-from steelyard.imaging.phantom.physique import draw_physique
+from steelyard.imaging.phantom.lesions import grow_lesions
+from steelyard.imaging.phantom.traits import LOAD_RANGE, draw_load, draw_physique
 
 
 def loads(age, count=4000):

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from steelyard.imaging.phantom.whitestripe import white_stripe
+from steelyard.imaging.phantom.subject import white_stripe
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 import heads
 import networks_by_hand
 from steelyard.errors import UserError
-from steelyard.files import ownership, writing
+from steelyard.files import atomic, ownership
 from steelyard.imaging.datasets.bids import read_bids
 from steelyard.imaging.predict import Network, Options, cohort, find_scans, predict
 from steelyard.imaging.predict.page import render_page
@@ -128,7 +128,7 @@ def test_a_run_that_dies_between_two_files_leaves_no_half(network, pair, tmp_pat
         with pytest.raises(KeyboardInterrupt):
             statuses(other, pair[:1], out)
     assert statuses(network, pair[1:], out) == {"sub-2": "done"}
-    assert not [path for path in out.rglob(".*") if writing.is_unfinished(path)]
+    assert not [path for path in out.rglob(".*") if atomic.is_unfinished(path)]
     left = {"sub-1_space-FLAIR"} if fatal <= 4 else set()  # what was whole stays
     assert set(table(out)) == left | {"sub-2_space-FLAIR"}
     assert {path.stem for path in (out / "figures").iterdir()} == left | {"sub-2_space-FLAIR"}

@@ -14,7 +14,7 @@ import heads
 from steelyard.cli import main
 from steelyard.errors import UserError
 from steelyard.imaging.datasets import copies
-from steelyard.imaging.datasets.bids import Subject
+from steelyard.imaging.datasets.subjects import Subject
 from steelyard.imaging.preprocess import Settings, prepare
 from steelyard.imaging.scans.volumes import Volume
 

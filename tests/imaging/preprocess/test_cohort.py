@@ -17,7 +17,7 @@ import heads
 import killed
 from steelyard.cli import main
 from steelyard.errors import UserError
-from steelyard.files import ownership, writing
+from steelyard.files import atomic, ownership
 from steelyard.imaging.datasets.bids import read_bids
 from steelyard.imaging.preprocess import Settings, preprocess
 from steelyard.imaging.preprocess.quality import judge
@@ -179,7 +179,7 @@ def test_what_a_killed_run_wrote_is_known(cohort, tmp_path, monkeypatch):
         if "mask" in target.name:
             raise KeyboardInterrupt
         names.append(target)
-        writing.rename(path, target, **named)
+        atomic.rename(path, target, **named)
 
     with monkeypatch.context() as patch:
         patch.setattr(ownership, "rename", die)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import SimpleITK as sitk
 
-from steelyard.imaging.datasets.bids import Subject, read_bids
+from steelyard.imaging.datasets.bids import read_bids
+from steelyard.imaging.datasets.subjects import Subject
 from steelyard.imaging.preprocess import Settings, prepare, preprocess
 from steelyard.imaging.preprocess.brain import extract_brain
 from steelyard.imaging.preprocess.pipeline import dice

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from steelyard.errors import UserError
-from steelyard.files.ownership import put
-from steelyard.imaging.datasets.bids import Subject
+from steelyard.files.ownership import write_results
+from steelyard.imaging.datasets.subjects import Subject
 from steelyard.imaging.preprocess import outputs
 from steelyard.imaging.preprocess.record import read_outputs, read_record
 
@@ -24,7 +24,7 @@ def written(out, content):
 def sealed(out, content):
     """A record as a run writes it, with the digest of itself."""
     path = outputs.record_path(out, SUBJECT)
-    put(out, path, {}, content)
+    write_results(out, path, {}, content)
     return path
 
 

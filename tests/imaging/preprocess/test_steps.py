@@ -4,7 +4,7 @@ import pytest
 
 import heads
 from steelyard.errors import UserError
-from steelyard.imaging.datasets.bids import Subject
+from steelyard.imaging.datasets.subjects import Subject
 from steelyard.imaging.preprocess import Settings, prepare
 from steelyard.imaging.preprocess.bias import correct_bias
 from steelyard.imaging.preprocess.pipeline import dice

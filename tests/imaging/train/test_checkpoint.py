@@ -16,7 +16,7 @@ from steelyard.errors import UserError
 from steelyard.experiments.configs import smoke
 from steelyard.imaging.runs.split import split_subjects
 from steelyard.imaging.train.checkpoint import load_checkpoint
-from steelyard.imaging.train.launch import Assignment, train
+from steelyard.imaging.train.launch import TrainingJob, train
 from steelyard.imaging.train.trainee import Trainee
 
 CONFIG = replace(smoke(), method="Ours-C-25", epochs=3)
@@ -28,7 +28,7 @@ def stopped(labelled, tmp_path_factory):
     """The bytes of a checkpoint after one epoch, and how many steps an epoch has."""
     out = tmp_path_factory.mktemp("stopped") / "run"
     split = split_subjects(labelled.subjects, folds=3)
-    epochs = train(Assignment(config=CONFIG, split=split, slices=labelled, out=out))
+    epochs = train(TrainingJob(config=CONFIG, split=split, slices=labelled, out=out))
     steps = len(next(epochs).steps)
     epochs.close()
     return (out / "checkpoint.pt").read_bytes(), steps

@@ -12,12 +12,15 @@ from steelyard.imaging.scans.distances import near
 from steelyard.imaging.scans.volumes import Volume
 
 _TOUCHING = np.ones((3, 3, 3), dtype=bool)  # voxels that share a face, an edge or a corner: 26 neighbours
-_PERIVENTRICULAR_MM = 10.0  # DeCarli et al., Stroke 2005; Griffanti et al., NeuroImage 2018
+PERIVENTRICULAR_MM = 10.0
+"""Lesions this close to the lateral ventricles are periventricular (DeCarli et al., Stroke 2005; Griffanti et al.,
+NeuroImage 2018)."""
+
 _ROUNDING = 1e-6  # of a voxel: a lesion of exactly the smallest volume stays, however the affine rounds
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lesions:
+class LesionSummary:
     """The lesions of one mask.
 
     Args:
@@ -53,7 +56,7 @@ def label_lesions(mask: NDArray[np.bool_]) -> tuple[NDArray[np.int32], int]:
     return labels, int(count)
 
 
-def find_lesions(mask: Volume, *, ventricles: Volume | None, smallest_ml: float = 0.0) -> Lesions:
+def measure_lesions(mask: Volume, *, ventricles: Volume | None, smallest_ml: float = 0.0) -> LesionSummary:
     """Take a mask of lesions apart.
 
     A voxel is periventricular if its centre lies at most 10 mm from the centre of a voxel of the lateral ventricles;
@@ -77,7 +80,7 @@ def find_lesions(mask: Volume, *, ventricles: Volume | None, smallest_ml: float 
     cleaned = mask.with_voxels(np.zeros_like(mask.voxels))
     cleaned.voxels[box] = keep[labels]
     beside, far = _split(cleaned, ventricles)
-    return Lesions(
+    return LesionSummary(
         mask=cleaned,
         volumes_ml=tuple((np.sort(sizes[keep])[::-1] * mask.voxel_ml).tolist()),
         periventricular_ml=beside,
@@ -100,5 +103,5 @@ def _split(mask: Volume, ventricles: Volume | None) -> tuple[float, float]:
     """Return the volumes within and beyond 10 mm of the ventricles."""
     if ventricles is None:
         return math.nan, math.nan
-    beside = int(np.count_nonzero(mask.voxels & near(ventricles, _PERIVENTRICULAR_MM)))
+    beside = int(np.count_nonzero(mask.voxels & near(ventricles, PERIVENTRICULAR_MM)))
     return beside * mask.voxel_ml, (int(np.count_nonzero(mask.voxels)) - beside) * mask.voxel_ml

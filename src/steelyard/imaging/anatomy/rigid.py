@@ -1,4 +1,4 @@
-"""Rigid motion, and the text file in which ITK keeps it."""
+"""Rigid motion."""
 
 from dataclasses import dataclass
 
@@ -6,8 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Matrix = NDArray[np.float64]
-
-_LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,18 +47,3 @@ def draw_rigid(generator: np.random.Generator, *, degrees: tuple[float, float, f
     x, y, z = np.clip(generator.standard_normal(3), -2.5, 2.5) * degrees
     i, j, k = np.clip(generator.standard_normal(3), -2.5, 2.5) * millimetres
     return Rigid(angles=(float(x), float(y), float(z)), translation=(float(i), float(j), float(k)))
-
-
-def itk_text(matrix: Matrix) -> str:
-    """Write a 4 × 4 matrix in right-anterior-superior millimetres as an ITK transform file.
-
-    ITK transforms map points of the *fixed* image to points of the *moving* one, left-posterior-superior mm.
-    So the file that takes a T1w image to FLAIR's grid (`from-T1w_to-FLAIR`) holds the map from FLAIR points
-    to T1w points, and `SimpleITK.Resample(t1w, flair, transform)` uses it as it is.
-    """
-    turned = _LPS @ matrix @ _LPS
-    numbers = " ".join(repr(float(value)) for value in (*turned[:3, :3].ravel(), *turned[:3, 3]))
-    return (
-        "#Insight Transform File V1.0\n#Transform 0\nTransform: MatrixOffsetTransformBase_double_3_3\n"
-        f"Parameters: {numbers}\nFixedParameters: 0 0 0\n"
-    )

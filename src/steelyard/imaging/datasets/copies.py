@@ -1,15 +1,21 @@
-"""Scans that are there under two names."""
+"""Scans that are in a dataset under two names."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from steelyard.errors import UserError
-from steelyard.files.provenance import digest
-from steelyard.imaging.datasets.bids import Dataset, Remark, Subject
+from steelyard.files.regular_files import digest
+from steelyard.imaging.datasets.subjects import Dataset, Remark, Subject
 from steelyard.imaging.scans.nifti import MOST_VOXELS
 from steelyard.imaging.scans.volumes import read_scan
+
+
+@dataclass(frozen=True)
+class _Scan:
+    subject: Subject
+    path: Path
 
 
 def refuse_copies(dataset: Dataset, *, most_voxels: int = MOST_VOXELS) -> Dataset:
@@ -18,14 +24,14 @@ def refuse_copies(dataset: Dataset, *, most_voxels: int = MOST_VOXELS) -> Datase
     A copy of a file that cannot be read is refused for that instead.
     """
     faults: dict[str, str] = {}
-    for same in _same_scans(dataset):
-        for subject, path in same:
+    for copies in _identical_scans(dataset):
+        for scan in copies:
             try:
-                read_scan(path, most_voxels=most_voxels)
-                text = next(_copied(subject, path, same))
+                read_scan(scan.path, most_voxels=most_voxels)
+                text = _describe_copy(scan, copies)
             except UserError as error:
                 text = str(error)
-            faults.setdefault(subject.key, text)
+            faults.setdefault(scan.subject.key, text)
     return replace(
         dataset,
         subjects=tuple(subject for subject in dataset.subjects if subject.key not in faults),
@@ -34,23 +40,29 @@ def refuse_copies(dataset: Dataset, *, most_voxels: int = MOST_VOXELS) -> Datase
     )
 
 
-def _copied(subject: Subject, path: Path, same: list[tuple[Subject, Path]]) -> Iterator[str]:
-    for other, copy in same:
-        if other.key != subject.key:
-            yield f"{path} is the same file as {copy} of {other.key}; one head has two names"
-    yield f"its FLAIR {subject.flair} and its T1w {subject.t1} are the same file"
+def _describe_copy(scan: _Scan, copies: Sequence[_Scan]) -> str:
+    for other in copies:
+        if other.subject.key != scan.subject.key:
+            return f"{scan.path} is the same file as {other.path} of {other.subject.key}; one head has two names"
+    return f"its FLAIR {scan.subject.flair} and its T1w {scan.subject.t1} are the same file"
 
 
-def _same_scans(dataset: Dataset) -> Iterator[list[tuple[Subject, Path]]]:
-    """Yield the scans that share their bytes; only files of one size are hashed."""
-    scans = [(one, path) for one in dataset.subjects for path in (one.flair, one.t1) if path is not None]
-    sizes: dict[int, list[tuple[Subject, Path]]] = {}
-    digests: dict[str, list[tuple[Subject, Path]]] = {}
-    for subject, path in scans:
-        with suppress(OSError):
-            sizes.setdefault(path.stat().st_size, []).append((subject, path))
-    for alike in sizes.values():
-        for subject, path in alike if len(alike) > 1 else ():
+def _identical_scans(dataset: Dataset) -> Iterator[list[_Scan]]:
+    """Yield the groups of scans that share their bytes; a file that cannot be read is in none."""
+    # Only files of one size are hashed: hashing a cohort takes minutes.
+    scans_of_size: dict[int, list[_Scan]] = {}
+    for subject in dataset.subjects:
+        for path in (subject.flair, subject.t1):
+            if path is not None:
+                with suppress(OSError):
+                    scans_of_size.setdefault(path.stat().st_size, []).append(_Scan(subject, path))
+    scans_of_digest: dict[str, list[_Scan]] = {}
+    for scans in scans_of_size.values():
+        if len(scans) == 1:
+            continue
+        for scan in scans:
             with suppress(OSError):
-                digests.setdefault(digest(path), []).append((subject, path))
-    yield from (same for same in digests.values() if len(same) > 1)
+                scans_of_digest.setdefault(digest(scan.path), []).append(scan)
+    for scans in scans_of_digest.values():
+        if len(scans) > 1:
+            yield scans

@@ -1,23 +1,36 @@
-"""A folder of BIDS derivatives: made ours, kept from other runs, and what is outdated put out of sight."""
+"""A folder of BIDS derivatives: locked for one run, described for readers, without outdated outputs."""
 
 import logging
 import os
+import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from steelyard.errors import UserError, one_line
-from steelyard.files.ownership import LEDGER, WITHDRAWN, rewrite, sweep, tell_moved, withdraw
-from steelyard.files.provenance import versions
-from steelyard.files.writing import as_json, first_link, holding, is_unfinished, reason, refuse_links
+from steelyard.errors import UserError, one_line, reason
+from steelyard.files.atomic import is_unfinished
+from steelyard.files.destinations import first_link, refuse_links
+from steelyard.files.locks import lock_folder
+from steelyard.files.ownership import (
+    LEDGER,
+    WITHDRAWN,
+    discard_unfinished,
+    moved_message,
+    replace_top_file,
+    withdraw,
+)
+from steelyard.files.records import as_json
 from steelyard.imaging.datasets.bids import written_by
-from steelyard.processes.workers import Outcome
+from steelyard.processes.workers import JobResult
 
 FIGURES = "figures"
-"""Where the pictures lie."""
+"""The folder of the pictures."""
+
+_PACKAGES = ("steelyard", "SimpleITK", "deepbet", "nibabel", "numpy", "scipy", "torch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +51,13 @@ class Kind:
 
 
 @contextmanager
-def claim(out: Path, kind: Kind, *, sources: Sequence[Path], links: Mapping[str, Path] | None = None) -> Iterator[None]:
-    """Make a folder ours and keep other runs out of it, or refuse to touch somebody else's.
+def lock_derivatives(
+    out: Path, kind: Kind, *, sources: Sequence[Path], links: Mapping[str, Path] | None = None
+) -> Iterator[None]:
+    """Lock a folder of derivatives for one run, and describe it; refuse to touch somebody else's.
 
     Args:
-        out: The folder.
+        out: The folder; it is created if there is none.
         kind: What it will hold.
         sources: The folders that are read from.
         links: Datasets that files within refer to, by the name they use.
@@ -50,10 +65,10 @@ def claim(out: Path, kind: Kind, *, sources: Sequence[Path], links: Mapping[str,
     Raises:
         UserError: It is an input, a file, another's work, in use by another run, or cannot be written.
     """
-    with holding(out):
+    with lock_folder(out):
         try:
             _check(out, kind, sources)
-            sweep(out)
+            discard_unfinished(out)
             _describe(out, kind, links or {})
         except OSError as error:
             raise UserError(f"{out}: {reason(error)}; nothing was written.") from error
@@ -66,36 +81,41 @@ def claim(out: Path, kind: Kind, *, sources: Sequence[Path], links: Mapping[str,
 def _check(out: Path, kind: Kind, sources: Sequence[Path]) -> None:
     """Refuse a folder that is an input or another's work, or whose parts lie elsewhere."""
     # Unlike resolve(), realpath bears links that lead in a circle.
-    if os.path.realpath(out) in {os.path.realpath(source) for source in sources}:
+    if os.path.realpath(out) in map(os.path.realpath, sources):
         raise UserError(f"{out}: the output must not be the input.")
-    files = [path for path in out.iterdir() if path.name != LEDGER and not is_unfinished(path)]
+    files = [path for path in out.iterdir() if not _may_lie_in_new_folder(path)]
     if files and not written_by(out, kind.generator):
         raise UserError(f"{out}: is not empty and was not written by {kind.generator}.")
     for name in (FIGURES, WITHDRAWN):
         refuse_links(out / name, within=out)
 
 
+def _may_lie_in_new_folder(path: Path) -> bool:
+    """Whether a run that was killed before it described its folder may have left this."""
+    return path.name == LEDGER or is_unfinished(path)
+
+
 def _describe(out: Path, kind: Kind, links: Mapping[str, Path]) -> None:
-    """Write what a BIDS derivative has at its top."""
+    """Write the files that a BIDS derivative has at its top."""
     description: dict[str, Any] = {
         "Name": kind.title,
         "BIDSVersion": "1.10.0",
         "DatasetType": "derivative",
-        "GeneratedBy": [{"Name": kind.generator, "Version": versions()["steelyard"]}],
+        "GeneratedBy": [{"Name": kind.generator, "Version": version("steelyard")}],
     }
     if links:
         description["DatasetLinks"] = {name: _link(out, path) for name, path in links.items()}
     ignored = (FIGURES, f"{FIGURES}/**", "index.html", *kind.ignored)
     write_top(out, "dataset_description.json", as_json(description))
-    write_top(out, ".bidsignore", "".join(f"{line}\n" for line in ignored))
+    write_top(out, ".bidsignore", "\n".join(ignored) + "\n")
     write_top(out, "README", kind.readme)
 
 
 def write_top(out: Path, name: str, text: str) -> None:
-    """Write a file about the whole folder; one that somebody changed is moved out of the way, and told."""
-    moved = rewrite(out, name, text)
+    """Write a file about the whole folder; one that somebody changed is withdrawn, with a warning."""
+    moved = replace_top_file(out, name, text)
     if moved:
-        logging.getLogger(__name__).warning(tell_moved(moved, out))
+        logging.getLogger(__name__).warning(moved_message(moved, out))
 
 
 def _link(out: Path, source: Path) -> str:
@@ -107,34 +127,40 @@ def _link(out: Path, source: Path) -> str:
         return source.resolve().as_uri()
 
 
-def put_away(outcome: Outcome, out: Path, files: Iterable[Path]) -> Outcome:
-    """Put what earlier runs wrote of something that failed out of sight, and say so."""
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that compute derivatives."""
+    packages = {name: version(name) for name in _PACKAGES}
+    return {"python": platform.python_version(), **packages}
+
+
+def withdraw_outputs(result: JobResult, out: Path, files: Iterable[Path]) -> JobResult:
+    """Withdraw what earlier runs wrote of something that failed; add that to the message of its result."""
     try:
         moved = withdraw(out, files)
         if not moved:
-            return outcome
+            return result
         remark = f"its earlier outputs were moved to {out / WITHDRAWN}"
         for folder in {path.parent for path in moved if path.parent.name == "anat"}:
-            _prune(folder, out)
+            _remove_empty(folder, out)
     except UserError as error:
         remark = f"its earlier outputs are still there: {str(error).removesuffix('.')}"
-    return replace(outcome, message=one_line(f"{outcome.message.removesuffix('.')}; {remark}."))
+    return replace(result, message=one_line(f"{result.message.removesuffix('.')}; {remark}."))
 
 
-def page_failed(error: UserError | OSError) -> Outcome:
-    """Return the outcome of a page that could not be written."""
+def page_failed(error: UserError | OSError) -> JobResult:
+    """Return the result of a page that could not be written."""
     why = reason(error) if isinstance(error, OSError) else str(error).removesuffix(".")
-    return Outcome("index.html", "failed", f"the page of the cohort could not be written: {why}.")
+    return JobResult("index.html", "failed", f"the page of the cohort could not be written: {why}.")
 
 
-def visits(out: Path) -> list[Path]:
-    """Return the folders that hold results of subjects; those behind links are not ours."""
+def anat_folders(out: Path) -> list[Path]:
+    """Return the folders that hold results of subjects; those behind links are somebody else's."""
     folders = [*out.glob("sub-*/anat"), *out.glob("sub-*/ses-*/anat")]
     return sorted(folder for folder in folders if first_link(folder, out) is None)
 
 
-def _prune(folder: Path, out: Path) -> None:
-    """Remove folders that are empty now."""
+def _remove_empty(folder: Path, out: Path) -> None:
+    """Remove a folder that is empty now, and those above that are empty then."""
     while folder != out and first_link(folder, out) is None:
         try:
             folder.rmdir()

@@ -2,7 +2,7 @@
 
 `flair` is every FLAIR scan; `flair@VALUE` those of the subjects whose row of participants.tsv holds VALUE in the column
 `scanner` (or `site`, in a table without one). Beside such siblings, plain `flair` is what is left: the FLAIR scans of
-all subjects whom no sibling claims.
+all subjects of no sibling.
 """
 
 from collections.abc import Sequence
@@ -11,13 +11,14 @@ from urllib.parse import unquote
 
 from steelyard.errors import UserError
 from steelyard.files.records import read_loose_rows, read_object
-from steelyard.imaging.datasets.bids import SUFFIX, Dataset, Subject, bids_label
+from steelyard.imaging.datasets.bids import SUFFIX
+from steelyard.imaging.datasets.subjects import Dataset, Subject, bids_label
 
 COLUMNS = ("scanner", "site")
-"""The columns of participants.tsv that tell groups of subjects apart; the first that is there counts."""
+"""The columns of participants.tsv that separate groups of subjects; the first that is there counts."""
 
 TABLE = "participants.tsv"
-"""Who is who in a dataset."""
+"""The table of a dataset's subjects."""
 
 
 def contrast_of(domain: str) -> str:
@@ -34,48 +35,62 @@ def assign_domains(dataset: Dataset, domains: Sequence[str], *, table_needed: bo
 
     Args:
         dataset: Its participants.tsv is read only if some domain has an `@`; a dataset of derivatives without one is
-            looked up in the datasets it was made from.
+            looked up in the datasets it was derived from.
         domains: Their names.
-        table_needed: Whether a table that is missing is a fault; if not, nobody's scanner is known then.
+        table_needed: Whether a missing table is a fault; if not, nobody's scanner is known then.
 
     Raises:
         UserError: The table that the domains need is missing or damaged.
     """
-    path = _table(dataset.root) if any("@" in name for name in domains) else None
-    if path is None and table_needed and any("@" in name for name in domains):
-        raise UserError(f"{dataset.root / TABLE}: there is no such file; domains with @ need its column {COLUMNS[0]}.")
-    groups = {} if path is None else _groups(path)
+    groups: dict[str, str] = {}
+    if any("@" in name for name in domains):
+        table = _find_table(dataset.root)
+        if table is not None:
+            groups = _read_groups(table)
+        elif table_needed:
+            missing = dataset.root / TABLE
+            raise UserError(f"{missing}: there is no such file; domains with @ need its column {COLUMNS[0]}.")
     return {subject.key: _domains_of(subject, groups.get(subject.label), domains) for subject in dataset.subjects}
 
 
 def _domains_of(subject: Subject, group: str | None, domains: Sequence[str]) -> dict[str, str]:
-    found = {}
+    """Return the domain of each scan that belongs to one, by contrast."""
+    assigned = {}
     for contrast in SUFFIX:
         if getattr(subject, contrast) is None:
             continue
-        own = f"{contrast}@{group}"
-        name = own if group is not None and own in domains else contrast
-        if name in domains:
-            found[contrast] = name
-    return found
+        of_group = f"{contrast}@{group}"
+        if group is not None and of_group in domains:
+            assigned[contrast] = of_group
+        elif contrast in domains:
+            assigned[contrast] = contrast
+    return assigned
 
 
-def _table(root: Path) -> Path | None:
-    return next((place / TABLE for place in (root, *_sources(root)) if (place / TABLE).is_file()), None)
+def _find_table(root: Path) -> Path | None:
+    for folder in (root, *_sources(root)):
+        table = folder / TABLE
+        if table.is_file():
+            return table
+    return None
 
 
-def _groups(path: Path) -> dict[str, str]:
+def _read_groups(path: Path) -> dict[str, str]:
     """Return the scanner or site of each subject, by its label."""
     rows = read_loose_rows(path, delimiter="\t")
-    column = next((name for name in COLUMNS if rows and name in rows[0]), None)
-    if column is None or "participant_id" not in rows[0]:
+    header = rows[0] if rows else {}
+    column = next((name for name in COLUMNS if name in header), None)
+    if column is None or "participant_id" not in header:
         raise UserError(f"{path}: needs the columns participant_id and {' or '.join(COLUMNS)}.")
-    named = {bids_label(row["participant_id"].removeprefix("sub-")): row[column] for row in rows}
-    return {label: value for label, value in named.items() if value and value != "n/a"}
+    groups: dict[str, str] = {}
+    for row in rows:
+        label = bids_label(row["participant_id"].removeprefix("sub-"))
+        groups[label] = row[column]
+    return {label: group for label, group in groups.items() if group not in ("", "n/a")}
 
 
 def _sources(root: Path) -> list[Path]:
-    """Return the local datasets that derivatives say they were made from."""
+    """Return the local datasets that derivatives say they were derived from."""
     links = read_object(root / "dataset_description.json").get("DatasetLinks")
     if not isinstance(links, dict):
         return []

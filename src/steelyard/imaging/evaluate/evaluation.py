@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from steelyard.errors import UserError
-from steelyard.imaging.datasets.bids import Dataset, Subject
 from steelyard.imaging.datasets.domains import assign_domains, contrast_of
+from steelyard.imaging.datasets.subjects import Dataset, Subject
 from steelyard.imaging.evaluate.metrics import VolumeMetrics, VoxelMetrics, volume_metrics, voxel_metrics
 from steelyard.imaging.networks.inference import lesion_mask, segment
 from steelyard.imaging.runs.config import TrainingConfig

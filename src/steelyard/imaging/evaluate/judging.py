@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from steelyard.errors import UserError
-from steelyard.files.writing import as_csv, write_text
-from steelyard.imaging.datasets.bids import Dataset
+from steelyard.files.atomic import write_text
+from steelyard.files.records import as_csv
 from steelyard.imaging.datasets.domains import contrast_of
+from steelyard.imaging.datasets.subjects import Dataset
 from steelyard.imaging.evaluate.evaluation import Score, domain_names, evaluate
 from steelyard.imaging.runs.config import TrainingConfig
 from steelyard.imaging.runs.run_folder import METRICS, RunFolder

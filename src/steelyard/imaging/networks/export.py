@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from steelyard.errors import UserError
-from steelyard.files.writing import write_bytes
+from steelyard.files.atomic import write_bytes
 from steelyard.imaging.scans.frame import Frame
 
 AGREEMENT = 1e-4

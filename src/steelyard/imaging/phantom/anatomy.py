@@ -9,7 +9,7 @@ from scipy import ndimage
 from steelyard.imaging.anatomy.field import Field, field_of
 from steelyard.imaging.anatomy.template import Template, load_template
 from steelyard.imaging.phantom.head import load_head
-from steelyard.imaging.phantom.physique import Physique
+from steelyard.imaging.phantom.traits import Physique
 
 _SHARPNESS = 2.2  # exponent that undoes the blur which averaging 152 brains left in the probabilities
 _SKIN = 1.6  # mm

@@ -9,29 +9,18 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from steelyard.errors import UserError
+from steelyard.files.atomic import is_orphan, is_unfinished, remove, rename, write_text
 from steelyard.files.checks import check_number
-from steelyard.files.records import read_json
-from steelyard.files.writing import (
-    as_json,
-    check_file,
-    holding,
-    is_orphan,
-    is_unfinished,
-    refuse_links,
-    remove,
-    rename,
-    write_json,
-    write_text,
-)
-from steelyard.imaging.anatomy.rigid import itk_text
+from steelyard.files.destinations import check_file, refuse_links
+from steelyard.files.locks import lock_folder
+from steelyard.files.records import as_json, read_json, write_json
 from steelyard.imaging.phantom import sidecars
-from steelyard.imaging.phantom.scanner import Scanner, scanner_named
-from steelyard.imaging.phantom.storage import write_fixed_point, write_nifti
-from steelyard.imaging.phantom.subject import Subject, simulate, traits_of
+from steelyard.imaging.phantom.scanner import scanner_named
+from steelyard.imaging.phantom.storage import write_scans, write_truth
+from steelyard.imaging.phantom.subject import simulate, traits_of
 from steelyard.processes.children import starting_children
 from steelyard.processes.workers import check_workers, worker_pool
 
@@ -84,7 +73,7 @@ def write_cohort(out: Path, cohort: Cohort) -> Iterator[str]:
     Raises:
         UserError: The folder holds something else, another run works on it, or it cannot be written.
     """
-    with holding(out):
+    with lock_folder(out):
         _claim(out, cohort)
         yield from _write_cohort(out, cohort)
 
@@ -159,8 +148,8 @@ def _write_subject(out: Path, cohort: Cohort, number: int) -> str:
     with _one_thread():
         subject = simulate(cohort.seed, number, scanner)
     stage = out / _STAGE / name
-    _write_scans(stage / "scans" / "anat", name, subject, scanner)
-    _write_truth(stage / "truth" / "anat", name, subject)
+    write_scans(stage / "scans" / "anat", name, subject, scanner)
+    write_truth(stage / "truth" / "anat", name, subject)
     shutil.rmtree(out / TRUTH / name, ignore_errors=True)
     (out / TRUTH).mkdir(parents=True, exist_ok=True)
     rename(stage / "truth", out / TRUTH / name, within=out)
@@ -178,37 +167,6 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _write_scans(folder: Path, name: str, subject: Subject, scanner: Scanner) -> None:
-    for contrast, scan, sequence in (
-        ("T1w", subject.t1w, scanner.t1w),
-        ("FLAIR", subject.flair, scanner.flair),
-    ):
-        write_nifti(folder / f"{name}_{contrast}.nii.gz", scan.image, scan.grid.affine)
-        write_json(folder / f"{name}_{contrast}.json", sidecars.scan_sidecar(scan, sequence, scanner))
-
-
-def _write_truth(folder: Path, name: str, subject: Subject) -> None:
-    grid = subject.flair.grid
-    for label, mask, kind in (("WMH", subject.wmh, "Lesion"), ("brain", subject.brain, "Brain")):
-        stem = f"{name}_space-FLAIR_label-{label}_mask"
-        write_nifti(folder / f"{stem}.nii.gz", mask.astype(np.uint8), grid.affine)
-        volume = float(mask.sum()) * grid.voxel_ml
-        write_json(folder / f"{stem}.json", sidecars.mask_sidecar(name, volume, kind))
-    for contrast, ideal, scan in (
-        ("T1w", subject.ideal_t1w, subject.t1w),
-        ("FLAIR", subject.ideal_flair, subject.flair),
-    ):
-        stem = f"{name}_space-FLAIR_desc-preproc_{contrast}"
-        write_nifti(folder / f"{stem}.nii.gz", ideal, grid.affine)
-        write_json(folder / f"{stem}.json", sidecars.ideal_sidecar(name, contrast))
-        stem = f"{name}_desc-biasfield_{contrast}"
-        write_fixed_point(folder / f"{stem}.nii.gz", scan.bias, scan.grid.affine, step=1e-3)
-        write_json(folder / f"{stem}.json", sidecars.bias_sidecar(name, contrast))
-    stem = f"{name}_from-T1w_to-FLAIR_mode-image_xfm"
-    write_text(folder / f"{stem}.txt", itk_text(subject.flair_to_t1w))
-    write_json(folder / f"{stem}.json", sidecars.transform_sidecar(subject))
 
 
 def _finish(out: Path, cohort: Cohort, names: list[str]) -> None:

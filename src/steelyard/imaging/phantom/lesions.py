@@ -1,4 +1,4 @@
-"""White matter hyperintensities: how much of them, and where they form."""
+"""White matter hyperintensities: where they form, and how they grow to a given volume."""
 
 from dataclasses import dataclass
 
@@ -11,8 +11,6 @@ from steelyard.imaging.anatomy.field import Field, FloatArray, Vector, field_of
 from steelyard.imaging.anatomy.template import Template
 from steelyard.imaging.phantom.anatomy import Anatomy
 
-LOAD_RANGE = (1.0, 40.0)  # ml
-_MEDIAN_LOAD, _LOAD_SPREAD = 8.0, 0.95  # ml; s.d. of the logarithm
 _SOFTNESS = 0.6  # of the threshold: what a border rises over, one or two millimetres
 _DAMAGE_SPREAD = 0.2  # s.d. of the part of a lesion's tissue that is lost, between lesions of one subject
 _LINING = 1.8  # mm: how far the bright line reaches from the template's ventricles, whose own rim is blurred
@@ -27,18 +25,8 @@ _LEAST_THRESHOLD = 0.01  # the potential of tissue that no lesion would reach; 4
 _LATTICE = 2.0  # mm between the points at which the volume of the lesions is counted
 
 
-def draw_load(age: float, generator: np.random.Generator) -> float:
-    """Draw a volume: lognormal, its median 8 ml at 67 years and doubling in 20, within 1 to 40 ml."""
-    median = _MEDIAN_LOAD * 2 ** ((age - 67) / 20)
-    low, high = LOAD_RANGE
-    while True:
-        load = float(median * np.exp(_LOAD_SPREAD * generator.standard_normal()))
-        if low <= load <= high:
-            return load
-
-
 @dataclass(frozen=True, kw_only=True)
-class Lesions:
+class SimulatedLesions:
     """Where the tissue of a subject has become hyperintense.
 
     Args:
@@ -66,7 +54,7 @@ class Lesions:
         return severity, lost, (-((distance / _LINING).clamp_min(0) ** 2)).exp()
 
 
-def grow_lesions(anatomy: Anatomy, load: float, generator: np.random.Generator) -> Lesions:
+def grow_lesions(anatomy: Anatomy, load: float, generator: np.random.Generator) -> SimulatedLesions:
     """Draw where lesions form, then let them grow until they fill `load` ml of the white matter."""
     ground = _draw_ground(anatomy.template, generator)
     points = _lattice(ground, anatomy.physique.size)
@@ -77,7 +65,7 @@ def grow_lesions(anatomy: Anatomy, load: float, generator: np.random.Generator) 
     white = anatomy.brain_tissues(places, depth[inside])[0] > 0.5
     height = ground.at(places[white])[0].sort(descending=True).values
     count = round(load * 1000 / _LATTICE**3)
-    return Lesions(ground=ground, threshold=max(_LEAST_THRESHOLD, float(height[min(count, len(height) - 1)])))
+    return SimulatedLesions(ground=ground, threshold=max(_LEAST_THRESHOLD, float(height[min(count, len(height) - 1)])))
 
 
 def _lattice(grid: Field, size: Vector) -> torch.Tensor:

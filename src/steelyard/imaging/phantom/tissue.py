@@ -8,7 +8,7 @@ import torch
 from steelyard.imaging.anatomy.rigid import Matrix
 from steelyard.imaging.phantom.anatomy import Anatomy
 from steelyard.imaging.phantom.head import load_head
-from steelyard.imaging.phantom.lesions import Lesions
+from steelyard.imaging.phantom.lesions import SimulatedLesions
 from steelyard.imaging.phantom.signal import TISSUES
 
 _SKIN_MARGIN = 3.6  # mm: blocks of voxels whose middle is farther outside hold air alone
@@ -68,7 +68,7 @@ class PosedHead:
     """
 
     anatomy: Anatomy
-    lesions: Lesions
+    lesions: SimulatedLesions
     to_head: Matrix
     damage: float
     lining: float

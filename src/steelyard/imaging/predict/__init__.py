@@ -5,13 +5,13 @@ from steelyard.imaging.predict.options import Options
 from steelyard.imaging.predict.pipeline import Prediction, predict_scan
 from steelyard.imaging.predict.scans import Scan, find_scans
 from steelyard.imaging.predict.trained_network import Model, load_model
-from steelyard.processes.workers import Outcome
+from steelyard.processes.workers import JobResult
 
 __all__ = [
+    "JobResult",
     "Model",
     "Network",
     "Options",
-    "Outcome",
     "Prediction",
     "Scan",
     "find_scans",

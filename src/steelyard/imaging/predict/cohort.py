@@ -6,11 +6,11 @@ from functools import lru_cache
 from pathlib import Path
 from time import perf_counter
 
-from steelyard.errors import UserError, one_line
-from steelyard.files.ownership import is_whole, tell_moved
-from steelyard.files.provenance import digest, versions
-from steelyard.files.writing import reason, refuse_links
-from steelyard.imaging.datasets.derivatives import claim, page_failed, put_away, write_top
+from steelyard.errors import UserError, one_line, reason
+from steelyard.files.destinations import refuse_links
+from steelyard.files.ownership import is_intact, moved_message
+from steelyard.files.regular_files import digest
+from steelyard.imaging.datasets.derivatives import lock_derivatives, page_failed, versions, withdraw_outputs, write_top
 from steelyard.imaging.predict import outputs
 from steelyard.imaging.predict.mosaic import draw_mosaic
 from steelyard.imaging.predict.options import Options
@@ -19,7 +19,7 @@ from steelyard.imaging.predict.pipeline import predict_scan
 from steelyard.imaging.predict.scans import Scan
 from steelyard.imaging.predict.table import Row, write_table
 from steelyard.imaging.predict.trained_network import Model, load_model
-from steelyard.processes.workers import Outcome, check_workers, run_jobs
+from steelyard.processes.workers import JobResult, check_workers, run_jobs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class _Job:
 
 def predict(
     network: Network, scans: Sequence[Scan], out: Path, *, options: Options, workers: int = 1
-) -> Iterator[Outcome]:
+) -> Iterator[JobResult]:
     """Find the lesions of every scan and yield each outcome as it comes.
 
     A scan whose content, model and options are those of an earlier run is left as it is. What earlier runs wrote of
@@ -62,18 +62,18 @@ def predict(
     check_workers(workers)
     _loaded.cache_clear()
     _loaded(network)
-    with claim(out, outputs.KIND, sources=[network.run, *(scan.path for scan in scans)]):
+    with lock_derivatives(out, outputs.KIND, sources=[network.run, *(scan.path for scan in scans)]):
         yield from _predict([_Job(scan, out, network, options) for scan in scans], out, workers)
 
 
-def _predict(jobs: Sequence[_Job], out: Path, workers: int) -> Iterator[Outcome]:
+def _predict(jobs: Sequence[_Job], out: Path, workers: int) -> Iterator[JobResult]:
     scans = {job.key: job.scan for job in jobs}
     failures: dict[str, str] = {}
     for outcome in run_jobs(_work, jobs, workers=workers):
         told = outcome
         if outcome.status == "failed":
             record = outputs.record_path(out, scans[outcome.key])
-            told = put_away(outcome, out, outputs.files_of(record, out))
+            told = withdraw_outputs(outcome, out, outputs.files_of(record, out))
             failures[outcome.key] = told.message
         yield told
     try:
@@ -87,7 +87,7 @@ def _loaded(network: Network) -> Model:
     return load_model(network.run, model=network.model)
 
 
-def _work(job: _Job) -> Outcome:
+def _work(job: _Job) -> JobResult:
     if job.scan.fault is not None:
         raise UserError(job.scan.fault)
     start = perf_counter()
@@ -100,8 +100,8 @@ def _work(job: _Job) -> Outcome:
     record = outputs.record_path(job.out, job.scan)
     refuse_links(record.parent, within=job.out)
     earlier = outputs.read_record(record, job.out)
-    if earlier is not None and earlier[0] == mark and is_whole(job.out, record):
-        return Outcome(job.key, "unchanged")
+    if earlier is not None and earlier[0] == mark and is_intact(job.out, record):
+        return JobResult(job.key, "unchanged")
     found = predict_scan(job.scan.path, model, job.options)
     row = outputs.describe(job.scan, found, about=model.about, options=job.options)
     picture = draw_mosaic(found, row)
@@ -116,7 +116,7 @@ def _work(job: _Job) -> Outcome:
         "Seconds": seconds | {"total": round(perf_counter() - start, 2)},
     }
     moved = outputs.write_scan(job.out, job.scan, found, common=common, picture=picture)
-    return Outcome(job.key, "done", tell_moved(moved, job.out))
+    return JobResult(job.key, "done", moved_message(moved, job.out))
 
 
 def _failed(scan: Scan, message: str) -> Row:

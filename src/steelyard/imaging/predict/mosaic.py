@@ -5,6 +5,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from steelyard.imaging.anatomy.lesions import PERIVENTRICULAR_MM
 from steelyard.imaging.datasets.bids import SUFFIX
 from steelyard.imaging.predict.pipeline import Prediction
 from steelyard.imaging.predict.table import Row
@@ -13,7 +14,6 @@ from steelyard.imaging.scans.pictures import FAINT, INK, OUTLINE, PAPER, Window,
 from steelyard.imaging.scans.volumes import Volume
 
 _NEAR, _FAR = "#ff9d5c", "#ffe14d"  # beside the ventricles, and deep or unknown
-_NEAR_MM = 10.0  # of the ventricles, as `find_lesions` counts
 _ROWS, _COLUMNS = 3, 4
 _WIDTH, _TITLE = 11.0, 0.8  # inches
 _LOW, _HIGH = 0.1, 0.94  # the part of the brain's height that is shown
@@ -53,7 +53,7 @@ def _beside(found: Prediction) -> Volume:
     mask = found.lesions.mask
     if found.ventricles is None:
         return mask.with_voxels(np.zeros_like(mask.voxels))
-    return mask.with_voxels(mask.voxels & near(found.ventricles, _NEAR_MM))
+    return mask.with_voxels(mask.voxels & near(found.ventricles, PERIVENTRICULAR_MM))
 
 
 def _panel(axes: Axes, window: Window, found: Prediction, *, beside: Volume, level: int) -> None:
@@ -76,7 +76,7 @@ def _captions(figure: Figure, row: Row, height: float) -> None:
         parts = [
             parts[0],
             (f"deep, {row.deep_ml:.2f} ml", _FAR),
-            (f"within 10 mm of the ventricles, {row.periventricular_ml:.2f} ml", _NEAR),
+            (f"within {PERIVENTRICULAR_MM:g} mm of the ventricles, {row.periventricular_ml:.2f} ml", _NEAR),
         ]
     right = 0.988
     for text, colour in parts:

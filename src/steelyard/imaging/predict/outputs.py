@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 
 from steelyard.errors import one_line
-from steelyard.files.ownership import Pack, put, read_sealed
-from steelyard.files.provenance import versions
-from steelyard.files.writing import as_json, first_link, pack_nifti
+from steelyard.files.destinations import first_link
+from steelyard.files.ownership import Pack, read_sealed, write_results
+from steelyard.files.records import as_json
 from steelyard.imaging.datasets.bids import PREDICTOR
-from steelyard.imaging.datasets.derivatives import FIGURES, Kind, visits
+from steelyard.imaging.datasets.derivatives import FIGURES, Kind, anat_folders, versions
 from steelyard.imaging.predict.options import REVISION, Options
 from steelyard.imaging.predict.pipeline import Prediction
 from steelyard.imaging.predict.scans import Scan
 from steelyard.imaging.predict.table import Row, read_row
 from steelyard.imaging.preprocess.settings import REVISION as PREPARED
-from steelyard.imaging.scans.nifti import read_header
+from steelyard.imaging.scans.nifti import pack_nifti, read_header
 from steelyard.imaging.scans.volumes import Volume, turned_back
 
 TABLE = "volumes.csv"
@@ -87,7 +87,7 @@ def read_record(record: Path, out: Path) -> tuple[str, Row] | None:
 
 def records(out: Path) -> list[Path]:
     """Return the records in a folder, by name."""
-    return sorted(path for folder in visits(out) for path in folder.glob(f"sub-*{_MASK}.json"))
+    return sorted(path for folder in anat_folders(out) for path in folder.glob(f"sub-*{_MASK}.json"))
 
 
 def write_scan(out: Path, scan: Scan, found: Prediction, *, common: Mapping[str, Any], picture: bytes) -> list[Path]:
@@ -105,7 +105,7 @@ def write_scan(out: Path, scan: Scan, found: Prediction, *, common: Mapping[str,
         figure: lambda: picture,
     }
     content = {"Type": "Lesion", **beside, "Steelyard": {**common, "Versions": versions()}}
-    return put(out, record, plan, content)
+    return write_results(out, record, plan, content)
 
 
 def _packed(volume: Volume, kind: type[np.generic], own: Volume, header: Any) -> bytes:

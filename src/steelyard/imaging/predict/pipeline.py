@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from steelyard.errors import UserError
-from steelyard.imaging.anatomy.lesions import Lesions, find_lesions
+from steelyard.imaging.anatomy.lesions import LesionSummary, measure_lesions
 from steelyard.imaging.anatomy.ventricles import find_ventricles
 from steelyard.imaging.networks.inference import FOUR_TIMES, lesion_mask, segment
 from steelyard.imaging.predict.brain import find_brain
@@ -36,7 +36,7 @@ class Prediction:
     scan: Volume
     brain: Volume
     probabilities: Volume
-    lesions: Lesions
+    lesions: LesionSummary
     ventricles: Volume | None
     steps: dict[str, str]
     seconds: dict[str, float] = field(default_factory=dict)
@@ -69,7 +69,7 @@ def predict_scan(path: Path, model: Model, options: Options) -> Prediction:
     with timed(seconds, "lesions"):
         ventricles = find_ventricles(ready, brain)
         mask = brain.with_voxels(lesion_mask(probabilities.voxels, options.threshold))
-        lesions = find_lesions(mask, ventricles=ventricles, smallest_ml=options.smallest_ml)
+        lesions = measure_lesions(mask, ventricles=ventricles, smallest_ml=options.smallest_ml)
     return Prediction(
         scan=corrected,
         brain=brain,

@@ -8,9 +8,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
-from steelyard.errors import UserError
-from steelyard.files.writing import reason
-from steelyard.imaging.datasets.bids import SUFFIX, bids_label, is_folder, leads_in_circle, settle
+from steelyard.errors import UserError, reason
+from steelyard.imaging.datasets.bids import SUFFIX, without_twins
+from steelyard.imaging.datasets.subjects import bids_label, is_folder, leads_in_circle
 
 Contrast = Literal["flair", "t1", "both"]
 
@@ -92,7 +92,7 @@ def _scans(path: Path, contrast: Contrast) -> list[Scan]:
     endings = tuple(f"_{suffix}{ending}" for suffix in suffixes for ending in _ENDINGS)
     lost: list[Scan] = []
     files = [file for file in _walk(path, lost) if file.name.endswith(endings) and _is_scan(file)]
-    scans = [_with_fault(_described(file, contrast)) for file in settle(files)]
+    scans = [_with_fault(_described(file, contrast)) for file in without_twins(files)]
     if not scans and not lost:
         raise UserError(f"{path}: there is no {' or '.join(f'…_{suffix}.nii.gz' for suffix in suffixes)} in it.")
     return scans + lost

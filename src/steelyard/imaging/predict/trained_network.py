@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from steelyard.errors import UserError
-from steelyard.files.provenance import digest
+from steelyard.files.regular_files import digest
 from steelyard.imaging.runs.run_folder import RunFolder
 from steelyard.imaging.scans.frame import Frame
 

@@ -3,6 +3,6 @@
 from steelyard.imaging.preprocess.cohort import preprocess
 from steelyard.imaging.preprocess.pipeline import Channel, Prepared, prepare
 from steelyard.imaging.preprocess.settings import Settings
-from steelyard.processes.workers import Outcome
+from steelyard.processes.workers import JobResult
 
-__all__ = ["Channel", "Outcome", "Prepared", "Settings", "prepare", "preprocess"]
+__all__ = ["Channel", "JobResult", "Prepared", "Settings", "prepare", "preprocess"]

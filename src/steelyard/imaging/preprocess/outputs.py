@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 
 from steelyard.errors import UserError
-from steelyard.files.ownership import Pack, put, read_sealed, take_away, withdraw
-from steelyard.files.writing import as_json, pack_nifti
-from steelyard.imaging.datasets.bids import GENERATOR, SUFFIX, Subject
-from steelyard.imaging.datasets.derivatives import FIGURES, Kind, visits
+from steelyard.files.ownership import Pack, delete_results, read_sealed, withdraw, write_results
+from steelyard.files.records import as_json
+from steelyard.imaging.datasets.bids import GENERATOR, SUFFIX
+from steelyard.imaging.datasets.derivatives import FIGURES, Kind, anat_folders
+from steelyard.imaging.datasets.subjects import Subject
 from steelyard.imaging.preprocess import record
 from steelyard.imaging.preprocess.pipeline import Prepared
 from steelyard.imaging.scans.grids import itk_text
+from steelyard.imaging.scans.nifti import pack_nifti
 
 KIND = Kind(
     generator=GENERATOR,
@@ -76,8 +78,8 @@ def write_subject(out: Path, subject: Subject, done: Prepared, *, common: dict[s
     for other in _records(out, subject.key):  # of when the subject had other scans
         if other in {path, *plan}:
             continue
-        moved += take_away(out, other) if read_sealed(other) else withdraw(out, _files_in_record(out, other))
-    return moved + put(out, path, plan, record.sidecar(main, done, common))
+        moved += delete_results(out, other) if read_sealed(other) else withdraw(out, _files_in_record(out, other))
+    return moved + write_results(out, path, plan, record.sidecar(main, done, common))
 
 
 def written_files(out: Path) -> dict[str, list[Path]]:
@@ -96,7 +98,7 @@ def files_of(out: Path, key: str) -> list[Path]:
 
 def _records(out: Path, key: str | None = None) -> list[Path]:
     """Return the files, of one subject or all, that may be records."""
-    paths = [path for folder in visits(out) for path in sorted(folder.glob("sub-*.json"))]
+    paths = [path for folder in anat_folders(out) for path in sorted(folder.glob("sub-*.json"))]
     return [path for path in paths if _RECORD.fullmatch(path.name) and key in (None, _key(path))]
 
 

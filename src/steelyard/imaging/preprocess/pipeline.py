@@ -11,7 +11,7 @@ import SimpleITK as sitk
 from numpy.typing import NDArray
 
 from steelyard.errors import UserError
-from steelyard.imaging.datasets.bids import Subject
+from steelyard.imaging.datasets.subjects import Subject
 from steelyard.imaging.preprocess.bias import correct_bias
 from steelyard.imaging.preprocess.brain import NoBrainError, extract_brain
 from steelyard.imaging.preprocess.register import Alignment, align, keep_if_aligned

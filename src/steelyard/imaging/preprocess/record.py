@@ -11,9 +11,10 @@ import numpy as np
 
 from steelyard.errors import UserError
 from steelyard.files.checks import LARGEST, check_number
-from steelyard.files.provenance import digest
 from steelyard.files.records import read_json
-from steelyard.imaging.datasets.bids import SUFFIX, Subject
+from steelyard.files.regular_files import digest
+from steelyard.imaging.datasets.bids import SUFFIX
+from steelyard.imaging.datasets.subjects import Subject
 from steelyard.imaging.preprocess.pipeline import Prepared, dice
 from steelyard.imaging.preprocess.settings import REVISION, Settings
 

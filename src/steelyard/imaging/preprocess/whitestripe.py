@@ -7,12 +7,11 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from steelyard.errors import UserError
-from steelyard.imaging.anatomy.stripe import stripe_values
+from steelyard.imaging.anatomy.white_stripe import largest_mode, stripe_values
 from steelyard.imaging.scans.boxes import Mask, working_box
 from steelyard.imaging.scans.distances import deep_inside
 from steelyard.imaging.scans.volumes import Volume
 
-_BINS = 1024
 _REACH = 2  # voxels: how far away an intensity may lie and still change whether a voxel is even
 _FEWEST = 1000  # voxels a histogram must hold to have a peak worth the name
 
@@ -65,26 +64,6 @@ def find_stripe(scan: Volume, *, brain: Volume, width: float = 0.05, depth_mm: f
     if not deviation > 0:
         raise UserError("the white stripe has no spread; the intensities are too coarse to normalise")
     return Stripe(peak, float(inside.min()), float(inside.max()), float(inside.mean()), deviation)
-
-
-def largest_mode(values: NDArray[np.float64]) -> float:
-    """Return the highest peak of a smoothed histogram (Silverman's bandwidth, outer percentiles left out).
-
-    >>> generator = np.random.default_rng(0)
-    >>> bool(abs(largest_mode(generator.normal(100.0, 5.0, 50_000)) - 100.0) < 1.0)
-    True
-    """
-    low, lower, upper, high = np.percentile(values, [1, 25, 75, 99])
-    if not high > low:
-        return float(low)
-    kept = values[(values >= low) & (values <= high)]
-    spread = min(float(kept.std()), (upper - lower) / 1.34) or float(kept.std())
-    bandwidth = 0.9 * spread * len(kept) ** -0.2
-    bin_width = (high - low) / _BINS
-    counts, edges = np.histogram(kept, _BINS, (low, high))
-    density = ndimage.gaussian_filter1d(counts.astype(np.float64), max(1.0, bandwidth / bin_width), mode="nearest")
-    at = int(density.argmax())
-    return float(edges[at] + edges[at + 1]) / 2
 
 
 def _even_values(scan: Volume, brain: Volume, region: Mask) -> NDArray[np.float64]:

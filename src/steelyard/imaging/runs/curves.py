@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from steelyard.errors import UserError
+from steelyard.files.atomic import write_bytes
 from steelyard.files.checks import parse_whole
 from steelyard.files.records import Cells
-from steelyard.files.writing import write_bytes
 from steelyard.imaging.runs.experiment_folder import KEYS
 
 CURVES = "curves.csv.gz"

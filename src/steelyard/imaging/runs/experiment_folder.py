@@ -19,9 +19,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from steelyard.errors import UserError
+from steelyard.files.atomic import remove, write_text
 from steelyard.files.checks import brief, is_name, parse_number, parse_whole
-from steelyard.files.records import read_loose_rows, read_rows
-from steelyard.files.writing import as_csv, remove, write_text
+from steelyard.files.records import as_csv, read_loose_rows, read_rows
 from steelyard.imaging.networks.build import NAMES
 from steelyard.imaging.runs.config import TrainingConfig
 from steelyard.imaging.runs.method import Method

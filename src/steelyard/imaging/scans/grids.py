@@ -50,9 +50,15 @@ def to_matrix(transform: sitk.Transform) -> NDArray[np.float64]:
 
 
 def itk_text(matrix: NDArray[np.float64]) -> str:
-    """Return a 4×4 matrix as the text of an ITK transform file."""
-    transform = to_transform(matrix)
-    numbers = " ".join(f"{number:.10g}" for number in transform.GetParameters())
+    """Return a 4×4 matrix between right-anterior-superior millimetres as the text of an ITK transform file.
+
+    ITK transforms map points of the *fixed* image to points of the *moving* one, in left-posterior-superior mm.
+    So the file that takes a T1w image to FLAIR's grid (`from-T1w_to-FLAIR`) holds the map from FLAIR points
+    to T1w points, and `SimpleITK.Resample(t1w, flair, transform)` uses it as it is.
+    """
+    flipped = _FLIP @ matrix @ _FLIP
+    parameters = (*flipped[:3, :3].ravel().tolist(), *flipped[:3, 3].tolist())
+    numbers = " ".join(map(repr, parameters))  # repr keeps every bit of a number
     return (
         "#Insight Transform File V1.0\n#Transform 0\nTransform: MatrixOffsetTransformBase_double_3_3\n"
         f"Parameters: {numbers}\nFixedParameters: 0 0 0\n"

@@ -9,8 +9,9 @@ from pathlib import Path
 import torch
 
 from steelyard.errors import UserError
-from steelyard.imaging.datasets.bids import Dataset, read_bids
+from steelyard.imaging.datasets.bids import read_bids
 from steelyard.imaging.datasets.domains import assign_domains, contrast_of
+from steelyard.imaging.datasets.subjects import Dataset
 from steelyard.imaging.runs.slice_settings import SliceChoice
 from steelyard.imaging.runs.split import Split
 from steelyard.imaging.train.sampling import DomainSlices

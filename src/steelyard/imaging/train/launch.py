@@ -27,7 +27,7 @@ Start = tuple[Trainee, Pool, Pool]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Assignment:
+class TrainingJob:
     """One run to train.
 
     Args:
@@ -43,21 +43,21 @@ class Assignment:
     out: Path
 
 
-def train(assignment: Assignment, fabric: Fabric | None = None) -> Iterator[EpochRecord]:
+def train(job: TrainingJob, fabric: Fabric | None = None) -> Iterator[EpochRecord]:
     """Train a run, or what is left of it, and yield each epoch once it is on disk.
 
     Raises:
         UserError: The folder holds another run, or the loss is not finite any more.
     """
     fabric = fabric or Fabric(accelerator="cpu", devices=1)
-    run = RunWriter(assignment.out)
+    run = RunWriter(job.out)
     run.check_folder()
-    run.folder.check_same(assignment.config, assignment.split, assignment.slices.digests)
+    run.folder.check_same(job.config, job.split, job.slices.digests)
     start = None
     if not run.folder.finished:
-        start = set_out(assignment, fabric)  # before the lock, so that a network that does not fit leaves no folder
+        start = prepare_training(job, fabric)  # before the lock, so that a network that does not fit leaves no folder
     with run.lock():
-        run.begin(assignment.config, assignment.split, assignment.slices.digests)
+        run.begin(job.config, job.split, job.slices.digests)
         if start is None or run.folder.finished:
             run.remove_checkpoint()
         else:
@@ -65,30 +65,30 @@ def train(assignment: Assignment, fabric: Fabric | None = None) -> Iterator[Epoc
             yield from _epochs(run, start, fabric)
 
 
-def train_in_processes(assignment: Assignment, fabric: Fabric, watch: Watch) -> None:
+def train_in_processes(job: TrainingJob, fabric: Fabric, watch: Watch) -> None:
     """Train a run in as many processes as the fabric has devices, each on its share of every batch.
 
     Args:
-        assignment: The run.
+        job: The run.
         fabric: Launches the processes; its strategy spawns them.
         watch: Consumes the epochs, in the first process.
 
     Raises:
         UserError: As in `train`.
     """
-    _check_share(assignment.config)
-    run = RunWriter(assignment.out)
+    _check_share(job.config)
+    run = RunWriter(job.out)
     run.check_folder()
-    run.folder.check_same(assignment.config, assignment.split, assignment.slices.digests)
-    rehearse(assignment)
+    run.folder.check_same(job.config, job.split, job.slices.digests)
+    check_job(job)
     with run.lock():
-        run.begin(assignment.config, assignment.split, assignment.slices.digests)
+        run.begin(job.config, job.split, job.slices.digests)
         if run.folder.finished:
             return
-        run.add_accelerator(describe_accelerator(fabric.device, devices=assignment.config.devices))
+        run.add_accelerator(describe_accelerator(fabric.device, devices=job.config.devices))
         try:
             with safe_environment():
-                fabric.launch(partial(_work, assignment=assignment, watch=watch))
+                fabric.launch(partial(_work, job=job, watch=watch))
         except ProcessRaisedException as error:
             mark = f"{UserError.__module__}.{UserError.__qualname__}: "
             said = [line for line in str(error).splitlines() if line.startswith(mark)]
@@ -105,9 +105,9 @@ def _check_share(config: TrainingConfig) -> None:
         )
 
 
-def _work(fabric: Fabric, assignment: Assignment, watch: Watch) -> None:
+def _work(fabric: Fabric, job: TrainingJob, watch: Watch) -> None:
     end_with_parent()
-    epochs = _epochs(RunWriter(assignment.out), set_out(assignment, fabric), fabric)
+    epochs = _epochs(RunWriter(job.out), prepare_training(job, fabric), fabric)
     if fabric.is_global_zero:
         watch(epochs)
     else:
@@ -117,28 +117,28 @@ def _work(fabric: Fabric, assignment: Assignment, watch: Watch) -> None:
     torch.distributed.destroy_process_group()  # or its threads may abort a process that ends before the others
 
 
-def rehearse(assignment: Assignment) -> None:
+def check_job(job: TrainingJob) -> None:
     """Make sure that a run has data to learn from and that its network takes them; write nothing.
 
     Raises:
         UserError: It has none, there is no such network, or it cannot take the slices.
     """
-    config = assignment.config
-    learned = assignment.slices.part(assignment.split, "train", config.trained)
+    config = job.config
+    learned = job.slices.part(job.split, "train", config.trained)
     network = build_network(config.model, width=config.width, options=config.options)
     _try_out(network, next(iter(learned.values())).images[:1], config.model)
 
 
-def set_out(assignment: Assignment, fabric: Fabric) -> Start:
+def prepare_training(job: TrainingJob, fabric: Fabric) -> Start:
     """Return a run's trainee before its first step, what it learns from and what it is validated on; write nothing.
 
     Raises:
         UserError: The network cannot take the slices.
     """
-    config = assignment.config
+    config = job.config
     torch.set_num_threads(config.threads)
-    learned = assignment.slices.part(assignment.split, "train", config.trained)
-    judged = assignment.slices.part(assignment.split, "validate", config.trained)
+    learned = job.slices.part(job.split, "train", config.trained)
+    judged = job.slices.part(job.split, "validate", config.trained)
     trainee = Trainee(config, fabric, steps=steps_per_epoch(learned, config))
     _try_out(trainee.network, next(iter(learned.values())).images[:1], config.model)
     return trainee, learned, judged

@@ -11,19 +11,11 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from steelyard.errors import UserError
-from steelyard.files import writing
-from steelyard.files.writing import (
-    append_text,
-    as_csv,
-    holding,
-    is_orphan,
-    reason,
-    refuse_link,
-    remove,
-    write_bytes,
-    write_json,
-)
+from steelyard.errors import UserError, reason
+from steelyard.files.atomic import append_text, is_orphan, remove, write_bytes
+from steelyard.files.destinations import check_folder, refuse_link
+from steelyard.files.locks import lock_folder
+from steelyard.files.records import as_csv, write_json
 from steelyard.imaging.runs.config import TrainingConfig
 from steelyard.imaging.runs.run_folder import (
     BEST,
@@ -67,7 +59,7 @@ class RunWriter:
         Raises:
             UserError: It holds something else, or cannot be written.
         """
-        writing.check_folder(self.path)
+        check_folder(self.path)
         if not self.path.is_dir():
             return
         try:
@@ -84,7 +76,7 @@ class RunWriter:
         Raises:
             UserError: It holds something else, another run works on it, or it cannot be written.
         """
-        with holding(self.path):
+        with lock_folder(self.path):
             try:
                 self.check_folder()
                 for path in self.path.iterdir():

@@ -12,15 +12,13 @@ from zipfile import ZIP_STORED, ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.errors import UserError
-from steelyard.files.provenance import digest
-from steelyard.files.regular_files import open_regular
-from steelyard.files.writing import reason, remove, write_bytes
-from steelyard.imaging.datasets.bids import Dataset, Subject
+from steelyard.errors import UserError, reason
+from steelyard.files.atomic import remove, write_bytes
+from steelyard.files.regular_files import digest, open_regular
+from steelyard.imaging.datasets.subjects import Dataset, Subject
 from steelyard.imaging.runs.slice_settings import SliceChoice
+from steelyard.imaging.scans.background import has_zero_background
 from steelyard.imaging.scans.volumes import Volume, canonical, read_mask, read_scan
-
-_STRIPPED = 0.2  # the share of zeros that a stripped scan has at least
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,7 @@ def read_volumes(subject: Subject) -> SubjectVolumes:
     scans = {name: read_scan(path) for name, path in paths.items() if path is not None}
     main = next(iter(scans.values()))
     wmh = read_mask(subject.wmh, may_be_empty=True) if subject.wmh is not None else None
-    if subject.brain is None and np.mean(main.voxels == 0) < _STRIPPED:
+    if subject.brain is None and not has_zero_background(main):
         raise UserError(
             f"{subject.files[0]}: there is no brain mask, and the scan is not stripped; preprocess the dataset."
         )

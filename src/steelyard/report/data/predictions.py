@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import UserError
-from steelyard.imaging.datasets.bids import Subject
 from steelyard.imaging.datasets.domains import contrast_of
+from steelyard.imaging.datasets.subjects import Subject
 from steelyard.imaging.networks.inference import segment
 from steelyard.imaging.scans.volumes import canonical
 from steelyard.imaging.train.slices import SubjectVolumes, read_volumes

@@ -15,7 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from steelyard.files.writing import check_file, write_bytes
+from steelyard.files.atomic import write_bytes
+from steelyard.files.destinations import check_file
 
 MARK = "figure by steelyard"
 """Text near the beginning of every figure's file, which tells it from other files."""

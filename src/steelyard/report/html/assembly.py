@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from steelyard.errors import UserError
-from steelyard.imaging.datasets.bids import Dataset
+from steelyard.imaging.datasets.subjects import Dataset
 from steelyard.imaging.train.data import read_prepared
 from steelyard.report.data.names import canonical_method, plotted_domains
 from steelyard.report.data.predictions import SubjectPredictions, predict_on

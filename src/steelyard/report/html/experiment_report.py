@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from steelyard.errors import UserError
+from steelyard.files.atomic import write_text
+from steelyard.files.destinations import refuse_links
 from steelyard.files.records import read_object
-from steelyard.files.writing import refuse_links, write_text
 from steelyard.imaging.runs.experiment_folder import DESIGN, FAILURES, FIGURES, REPORT, RESULTS, TABLES
 from steelyard.imaging.runs.method import Method
 from steelyard.report.data.recorded_runs import read_experiment_runs
@@ -117,6 +118,7 @@ def _design(out: Path) -> dict[str, Any]:
     """Return the experiment's settings without the lists of subjects."""
     design = read_object(out / DESIGN)
     design.pop("splits", None)
+    design.pop("digests", None)
     return design
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from steelyard.errors import UserError
-from steelyard.imaging.datasets.bids import Dataset
+from steelyard.imaging.datasets.subjects import Dataset
 from steelyard.imaging.networks.losses import cross_entropy_minus_dice
 from steelyard.imaging.runs.config import TrainingConfig
 from steelyard.imaging.runs.method import Method

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from steelyard.files.writing import remove, write_bytes
+from steelyard.files.atomic import remove, write_bytes
 from steelyard.report.data.metrics import METRICS
 from steelyard.report.data.results import Results
 from steelyard.report.data.timings import Timings

@@ -6,17 +6,9 @@ import pytest
 
 from killed import NOBODY, unfinished
 from steelyard.errors import UserError
-from steelyard.files.writing import (
-    InUseError,
-    append_text,
-    check_file,
-    check_folder,
-    holding,
-    is_orphan,
-    remove,
-    stage,
-    write_bytes,
-)
+from steelyard.files.atomic import append_text, is_orphan, remove, stage, write_bytes
+from steelyard.files.destinations import check_file, check_folder
+from steelyard.files.locks import InUseError, lock_folder
 
 
 def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path):
@@ -109,7 +101,7 @@ def test_what_is_no_folder_is_refused_and_nothing_is_made(unusable, name):
     before = {path.name for path in unusable.iterdir()}
     with pytest.raises(UserError, match=f"{name}: .*a folder is needed"):
         check_folder(unusable / name)
-    with pytest.raises(UserError, match="a folder is needed"), holding(unusable / name):
+    with pytest.raises(UserError, match="a folder is needed"), lock_folder(unusable / name):
         pass
     assert {path.name for path in unusable.iterdir()} == before
 
@@ -123,7 +115,7 @@ def test_a_folder_that_may_not_be_written_is_refused(tmp_path):
 
 
 def failing(folder, names):
-    with holding(folder):
+    with lock_folder(folder):
         for name in names:
             (folder / name).touch()
         raise ValueError("too late")
@@ -138,11 +130,11 @@ def test_a_folder_that_nothing_was_written_into_goes_with_the_failure(tmp_path, 
 
 
 def test_one_folder_has_one_run(tmp_path):
-    with holding(tmp_path):
-        with pytest.raises(InUseError, match="another run is working on it"), holding(tmp_path):
+    with lock_folder(tmp_path):
+        with pytest.raises(InUseError, match="another run is working on it"), lock_folder(tmp_path):
             pass
         assert not list(tmp_path.iterdir())
-    with holding(tmp_path):
+    with lock_folder(tmp_path):
         pass
 
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from steelyard.imaging.phantom.physique import draw_age, draw_physique
+from steelyard.imaging.phantom.traits import draw_age, draw_physique
 
 
 def physiques(age, count=200):
