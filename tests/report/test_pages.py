@@ -7,10 +7,10 @@ import shutil
 import numpy as np
 import pytest
 from PIL import Image
+from steelyard.files.writing import as_csv
 
 from steelyard.errors import UserError
 from steelyard.files.records import read_rows
-from steelyard.files.writing import as_csv
 from steelyard.imaging.runs.curves import write_curves
 from steelyard.imaging.runs.method import Method
 from steelyard.imaging.scans.volumes import canonical

@@ -56,7 +56,8 @@ class VoteAgreement:
         share: The share of these steps on which it was the same.
         kappa: Cohen's kappa: agreement beyond that of random votes of the same frequencies; NaN if all votes of both
             are for one domain.
-        share_between: The share on steps without a vote of its own, where the last one stays in force; NaN if there are none.
+        share_between: The share on steps without a vote of its own, where the last one stays in force; NaN if there are
+            none.
         correlation: Of the differences between domains' hypothetical losses, over all steps on which both measured; NaN
             for a method that measures exactly, but not on every step.
     """
