@@ -7,10 +7,9 @@ import shutil
 import numpy as np
 import pytest
 from PIL import Image
-from steelyard.files.writing import as_csv
 
 from steelyard.errors import UserError
-from steelyard.files.records import read_rows
+from steelyard.files.records import as_csv, read_rows
 from steelyard.imaging.runs.curves import write_curves
 from steelyard.imaging.runs.method import Method
 from steelyard.imaging.scans.volumes import canonical
@@ -125,7 +124,7 @@ def experiment(run_folder, tmp_path):
     return out
 
 
-def test_an_experiment_without_run_folders_gives_the_same_tables_and_figures(experiment, tmp_path):
+def test_an_experiment_without_run_folders_gives_the_same_tables_and_figures(experiment, cohort, tmp_path):
     before = report_on(experiment, None)
     shutil.rmtree(experiment / "runs")
     after = report_on(experiment, None)
@@ -140,6 +139,8 @@ def test_an_experiment_without_run_folders_gives_the_same_tables_and_figures(exp
             figure.save(tmp_path / f"figures-{number}")
     for path in (tmp_path / "figures-0").iterdir():
         assert path.read_bytes() == (tmp_path / "figures-1" / path.name).read_bytes()
+    with pytest.raises(UserError, match="the run folders are gone"):
+        report_on(experiment, Scans(data=cohort))
     settings, runs = after.settings
     assert settings.rows == [["epochs", "2"]]
     assert runs.rows[0][0] == "unet-3F/equal/fold-0_repeat-0"

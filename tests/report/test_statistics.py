@@ -19,7 +19,7 @@ QUICK = Settings(draws=200)
 
 def design(folds, subjects, **how):
     return Design(
-        fold_of_unit=np.repeat(np.arange(folds), subjects), subject_of_unit=np.arange(folds * subjects), **how
+        fold_of_case=np.repeat(np.arange(folds), subjects), subject_of_case=np.arange(folds * subjects), **how
     )
 
 
@@ -118,7 +118,7 @@ def test_one_subject_or_none_has_no_interval():
 
 
 def test_a_subject_of_several_folds_is_one_subject():
-    both = Design(fold_of_unit=np.array([0, 0, 1, 1]), subject_of_unit=np.array([0, 1, 0, 1]))
+    both = Design(fold_of_case=np.array([0, 0, 1, 1]), subject_of_case=np.array([0, 1, 0, 1]))
     values = np.array([[0.1], [0.2], [0.3], [0.6]])
     assert subject_means(values, both) == pytest.approx([0.2, 0.4])
 
@@ -315,7 +315,7 @@ def spread_of(sd, base_sd, *, seed, folds=5, repeats=5):
         grid,
         "conservative-25",
         "equal",
-        design=Design(fold_of_unit=grid.fold_of_unit, subject_of_unit=grid.subject_of_unit, draws=200, seed=seed),
+        design=Design(fold_of_case=grid.fold_of_case, subject_of_case=grid.subject_of_case, draws=200, seed=seed),
     )
     return found, grid
 

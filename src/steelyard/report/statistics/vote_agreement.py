@@ -230,9 +230,9 @@ def mean_over_runs(values: Sequence[float]) -> Estimate:
     """
     if not values:
         return UNKNOWN
-    # Each run is a unit of its own.
+    # Each run is a case of its own.
     runs = np.arange(len(values))
-    return estimate_mean(np.array(values)[:, None], Design(fold_of_unit=runs, subject_of_unit=runs))
+    return estimate_mean(np.array(values)[:, None], Design(fold_of_case=runs, subject_of_case=runs))
 
 
 def _loss_differences(exact: Sequence[StepVote], own: Sequence[StepVote]) -> tuple[Array, Array]:
