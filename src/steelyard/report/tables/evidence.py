@@ -157,6 +157,7 @@ def result_tables(results: Results) -> Iterator[PageTable]:
     for title, layout in (("Every method", TABLE_S2), ("Training on one domain", TABLE_S1)):
         table = make_table(results, replace(layout, paper_names=False))
         for setting, rows in table.groups:
+            # A note on one setting begins with its name.
             other_settings = tuple(f"{name}:" for name, _ in table.groups if name != setting)
             notes = [note for note in table.notes if not note.startswith(other_settings)]
             yield PageTable(
