@@ -22,7 +22,8 @@ def tables_page(results: Results, timings: Timings) -> str:
     try:
         findings = findings_of(results)
     except UserError as error:
-        findings, conclusion = (), [str(error)]
+        fault = str(error).removeprefix(f"{results.source}: ")  # the page is the same wherever the folder lies
+        findings, conclusion = (), [f"Methods are not compared: {fault}"]
     else:
         conclusion = [finding.overall for finding in findings]
     parts = ["# Conclusion", *conclusion]
