@@ -121,8 +121,10 @@ def test_an_experiment_without_variants_or_scores_is_refused_before_anything_is_
     for variant in ("conservative-25_first-order", "conservative-25_every-2"):
         shutil.rmtree(next(out.glob(f"runs/*/{variant}")))
     assert main(["agreement", str(out), str(cohort)]) == 2
-    message = "one method must have cheaper variants, such as conservative-25+first-order; none does"
-    assert message in capsys.readouterr().err
+    assert (
+        "one method must have cheaper variants, such as conservative-25+first-order; none does"
+        in capsys.readouterr().err
+    )
     assert main(["agreement", str(out / "nothing"), str(cohort)]) == 2
     assert "there is no run directory in it" in capsys.readouterr().err
     assert not (out / "votes").exists()

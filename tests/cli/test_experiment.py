@@ -53,7 +53,7 @@ def assert_same_bytes(out, undisturbed):
     tables = [path.relative_to(undisturbed) for path in (undisturbed / "tables").iterdir()]
     assert len(tables) > 5
     assert {path.name for path in (out / "tables").iterdir()} == {path.name for path in tables}
-    for name in ("results.csv", "experiment.json", *tables):
+    for name in ("results.csv", "curves.csv.gz", "experiment.json", *tables):
         assert (out / name).read_bytes() == (undisturbed / name).read_bytes()
 
 
@@ -172,6 +172,61 @@ def test_a_table_of_ones_own_beside_runs_is_left_alone(undisturbed, tmp_path):
     (out / "results.csv").write_text("mine\n1\n")
     assert main(["report", str(out), "--out", str(out / "page.html")]) == 0
     assert "One network for several domains" in (out / "page.html").read_text()
+
+
+LIGHT = ("experiment.json", "results.csv", "curves.csv.gz")
+
+
+def light_copy(undisturbed, out):
+    """What a repository keeps of an experiment."""
+    out.mkdir()
+    for name in LIGHT:
+        shutil.copy(undisturbed / name, out / name)
+    return out
+
+
+def test_runs_in_the_table_of_results_count_as_done_without_their_folders(cohort, undisturbed, tmp_path, capsys):
+    out = light_copy(undisturbed, tmp_path / "out")
+    assert main(experiment(cohort, out)) == 0
+    assert "4 runs in all, 4 done, 0 to do" in capsys.readouterr().err
+    assert_same_bytes(out, undisturbed)
+    assert not (out / "runs").exists()
+    assert "# Conclusion" in (out / "tables.md").read_text()
+    assert (out / "figures.png").stat().st_size < 200_000
+
+
+def test_a_run_that_is_not_in_the_table_is_added_to_the_others(cohort, undisturbed, tmp_path, capsys):
+    out = light_copy(undisturbed, tmp_path / "out")
+    whole = (out / "results.csv").read_text().splitlines(keepends=True)
+    left = [line for line in whole if not line.startswith("unet,2F,conservative-25,1,")]
+    (out / "results.csv").write_text("".join(left))
+    assert len(left) == len(whole) - 4
+    assert main(experiment(cohort, out)) == 0
+    assert "4 runs in all, 3 done, 1 to do" in capsys.readouterr().err
+    assert_same_bytes(out, undisturbed)
+    assert [path.name for path in (out / "runs").glob("*/*/*")] == ["fold-1_repeat-0"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (("--set", "epochs=3"), "experiment.json: the run there has epochs 2, not 3; give another folder"),
+        (("--folds", "2"), "experiment.json: the run there has"),
+    ],
+)
+def test_a_light_folder_with_other_settings_is_refused(cohort, undisturbed, tmp_path, capsys, changes, message):
+    out = light_copy(undisturbed, tmp_path / "out")
+    assert main(experiment(cohort, out, *changes)) == 2
+    assert message in capsys.readouterr().err
+    assert sorted(path.name for path in out.iterdir()) == sorted(LIGHT)
+
+
+def test_a_light_folder_of_other_data_is_refused(undisturbed, tmp_path, capsys):
+    out = light_copy(undisturbed, tmp_path / "out")
+    for number in range(6):
+        heads.write_subject(tmp_path / "others", f"{number}", seed=number + 9)
+    assert main(experiment(tmp_path / "others", out)) == 2
+    assert "experiment.json: the run there has another digests" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("names", [("equal", "conservative-25"), ("F50-T50", "Ours-C-25")])

@@ -9,8 +9,9 @@ from steelyard.errors import UserError
 from steelyard.experiments.estimate import Forecast, add_timing, step_kind
 from steelyard.experiments.executor import UnitReport, run_units
 from steelyard.experiments.grids import paper, smoke
-from steelyard.experiments.results import write_failures
+from steelyard.experiments.results import units_to_do, write_failures, write_results
 from steelyard.experiments.units import Timing, plan
+from steelyard.files.records import as_csv
 from steelyard.imaging.runs.experiment_folder import RunTiming, read_timings
 from steelyard.imaging.train.data import LabelledSlices
 from steelyard.imaging.train.sampling import DomainSlices
@@ -170,3 +171,51 @@ def test_timings_that_tell_too_little_are_kept_and_not_learned_from(tmp_path):
     assert set(forecast.step.values()) == {0.5}
     (tmp_path / "timings.csv").write_text("model,availability\nunet,all\n")
     forecast.learn(tmp_path, units)
+
+
+def write_table(out, units):
+    """A table of results with a row per unit, test subject and domain."""
+    rows = []
+    for unit in units:
+        for subject in unit.split.test:
+            for domain in ("flair", "t1"):
+                rows.append(unit.key.row | {"subject": subject, "domain": domain, "dsc": "0.5"})
+    (out / "results.csv").write_text(as_csv(rows))
+
+
+def test_a_unit_in_the_table_is_done_unless_it_has_a_folder_or_lacks_a_subject(tmp_path):
+    slices = invented(6)
+    units = plan(replace(smoke(), availability=(None,)), slices, data=Path("data"), out=tmp_path)
+    assert units_to_do(tmp_path, units) == units
+    write_table(tmp_path, units[:4])
+    assert units_to_do(tmp_path, units) == units[4:]
+    units[0].path.mkdir(parents=True)  # a run that was begun again
+    assert units_to_do(tmp_path, units) == [units[0], *units[4:]]
+    table = (tmp_path / "results.csv").read_text().splitlines(keepends=True)
+    (tmp_path / "results.csv").write_text("".join(table[:-2]))  # the last test subject of units[3]
+    assert units_to_do(tmp_path, units) == [units[0], *units[3:]]
+
+
+def test_rows_of_units_without_a_folder_are_kept_in_the_order_of_the_design(tmp_path):
+    units = plan(replace(smoke(), availability=(None,)), invented(6), data=Path("data"), out=tmp_path)
+    write_table(tmp_path, reversed(units[:4]))
+    assert write_results(tmp_path) == 4
+    methods = [line.split(",")[2] for line in (tmp_path / "results.csv").read_text().splitlines()[1:]]
+    assert methods[::4] == ["equal", "shift-conservative", "conservative-25", "flair-only"]
+    kept = (tmp_path / "results.csv").read_bytes()
+    assert write_results(tmp_path) == 4
+    assert (tmp_path / "results.csv").read_bytes() == kept
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("unet,all,equal,first,0,sub-00,flair,0.5", "line 2: fold must be a whole number"),
+        ("unet,all,,0,0,sub-00,flair,0.5", "line 2: method is empty"),
+        ("unet,all,equal,0,0,sub-00,flair", "line 2: must have 8 cells"),
+    ],
+)
+def test_a_damaged_table_of_results_is_named(tmp_path, row, message):
+    (tmp_path / "results.csv").write_text(f"model,availability,method,fold,repeat,subject,domain,dsc\n{row}\n")
+    with pytest.raises(UserError, match=message):
+        write_results(tmp_path)

@@ -8,7 +8,12 @@ failures.csv       which runs failed, and why
 runs/              runs/MODEL-AVAILABILITY/METHOD/fold-F_repeat-R, each a run folder
 slices/            slices that were cut once for all runs
 votes/             the votes of runs that were retraced
+curves.csv.gz      losses and weights of every run and epoch
+tables.md          all tables on one page
+figures.png        all figures on one page
 tables/, figures/, report.html
+
+What a repository keeps of an experiment: experiment.json, results.csv, curves.csv.gz, tables.md and figures.png.
 """
 
 import math
@@ -29,6 +34,7 @@ from steelyard.imaging.runs.method import Method
 DESIGN, RESULTS, TIMINGS, FAILURES = "experiment.json", "results.csv", "timings.csv", "failures.csv"
 RUNS, SLICES, VOTES = "runs", "slices", "votes"
 TABLES, FIGURES, REPORT = "tables", "figures", "report.html"
+TABLES_PAGE, FIGURES_PAGE = "tables.md", "figures.png"
 
 KEYS = ("model", "availability", "method", "fold", "repeat")
 """The columns that identify a run in every table."""

@@ -6,19 +6,30 @@ from pathlib import Path
 from typing import Any
 
 from steelyard.errors import UserError
-from steelyard.files.atomic import write_text
+from steelyard.files.atomic import write_bytes, write_text
 from steelyard.files.destinations import refuse_links
 from steelyard.files.records import read_object
-from steelyard.imaging.runs.experiment_folder import DESIGN, FAILURES, FIGURES, REPORT, RESULTS, TABLES
+from steelyard.imaging.runs.experiment_folder import (
+    DESIGN,
+    FAILURES,
+    FIGURES,
+    FIGURES_PAGE,
+    REPORT,
+    RESULTS,
+    TABLES,
+    TABLES_PAGE,
+)
 from steelyard.imaging.runs.method import Method
 from steelyard.report.data.recorded_runs import read_experiment_runs
 from steelyard.report.data.results import Results, read_results
 from steelyard.report.data.runs import RunRecord, by_method
 from steelyard.report.data.timings import timings_of
+from steelyard.report.figures.figures_page import figures_page
 from steelyard.report.html.assembly import Scans, assemble
 from steelyard.report.html.page import Report, render_report
 from steelyard.report.statistics.findings import Finding, findings_of
 from steelyard.report.tables.evidence import comparison_tables, result_tables, write_findings, write_tables
+from steelyard.report.tables.tables_page import tables_page
 
 _CONTINUE = "give the experiment's command again to continue"
 
@@ -40,7 +51,8 @@ def is_experiment(folder: Path) -> bool:
 def conclude(out: Path, data: Path, *, trusted: Sequence[str] = (), subjects: int = 6) -> list[str]:
     """Write OUT/tables, OUT/figures and OUT/report.html, and return the answer, a sentence or two a setting.
 
-    Tables depend on the results alone, to the byte; timings are on the page and in the answer only.
+    OUT/tables.md and OUT/figures.png hold all tables and all figures but those of scans, for a repository. Files in
+    OUT/tables depend on the results alone, to the byte; timings are on the pages and in the answer only.
 
     Args:
         out: The experiment's folder, with results.csv and the runs.
@@ -54,13 +66,16 @@ def conclude(out: Path, data: Path, *, trusted: Sequence[str] = (), subjects: in
     write_tables(results, out / TABLES)
     evidence = _evidence(results)
     write_findings(evidence.findings, out / TABLES)
+    write_text(out / TABLES_PAGE, tables_page(results, timings_of(out)))
     runs = read_experiment_runs(out)
+    report_without_scans = _report(out, runs, evidence, None)
+    write_bytes(out / FIGURES_PAGE, figures_page(report_without_scans.figures))
     try:
         report = _report(out, runs, evidence, Scans(data=data, subjects=subjects, trusted=tuple(trusted)))
     except UserError as error:
         # Scans or networks may be gone; everything else can still be shown.
         note = f"No scans here, and no geometry of gradients. {error}"
-        report = replace(_report(out, runs, evidence, None), subjects_note=note)
+        report = replace(report_without_scans, subjects_note=note)
     write_text(out / REPORT, render_report(report))
     for figure in report.figures:
         figure.save(out / FIGURES)
