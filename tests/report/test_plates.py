@@ -4,24 +4,24 @@ from math import hypot
 import numpy as np
 import pytest
 import torch
+from steelyard.report.data.geometry import draw_batch, measure_geometry
+from steelyard.report.figures.learning import learning_plate
+from steelyard.report.figures.plate import INK, Panel, Plate, colours
+from steelyard.report.figures.trade_off import trade_off_plate
+from steelyard.report.figures.weights import weights_plate
+from steelyard.report.statistics.credibility import credible_band, posteriors
 
 from steelyard.errors import UserError
-from steelyard.imaging.networks.losses import cross_entropy_minus_dice
+from steelyard.imaging.networks.paper import cross_entropy_minus_dice
 from steelyard.imaging.runs.run_folder import RunFolder
 from steelyard.imaging.train.data import read_prepared
 from steelyard.probing.halves import halve
-from steelyard.report.data.geometry import draw_batch, measure_geometry
 from steelyard.report.data.predictions import predict_on
 from steelyard.report.data.runs import RunRecord, by_method, read_runs
 from steelyard.report.data.steps import Steps, gather_steps
 from steelyard.report.figures.geometry import geometry_plate
-from steelyard.report.figures.learning import learning_plate
-from steelyard.report.figures.plate import INK, Panel, Plate, colours
 from steelyard.report.figures.scans import scans_plate
 from steelyard.report.figures.scores import scores_plate
-from steelyard.report.figures.trade_off import trade_off_plate
-from steelyard.report.figures.weights import weights_plate
-from steelyard.report.statistics.credibility import credible_band, posteriors
 
 
 @pytest.fixture(scope="module")
