@@ -11,7 +11,7 @@ from steelyard.imaging.runs.split import Split
 from steelyard.imaging.train import training
 from steelyard.imaging.train.data import LabelledSlices
 from steelyard.imaging.train.launch import TrainingJob, prepare_training
-from steelyard.imaging.train.sampling import DomainSlices, Draw
+from steelyard.imaging.train.sampling import BatchIndices, DomainSlices
 from steelyard.imaging.train.training import fit
 
 
@@ -44,17 +44,17 @@ def test_every_moment_belongs_to_the_innermost_part():
 @pytest.mark.parametrize("method", ["Ours-C-25", "F50-T50"])
 def test_the_parts_add_up_to_the_epoch_and_training_is_as_ever(tmp_path, method):
     given = job(tmp_path, method)
-    before = Draw.gather, training.augmented, training.validate_on, training.record_step
+    before = BatchIndices.gather, training.augment_batch, training.validate_on, training.record_step
     profile = profile_epoch(given)
-    assert (Draw.gather, training.augmented, training.validate_on, training.record_step) == before
+    assert (BatchIndices.gather, training.augment_batch, training.validate_on, training.record_step) == before
     assert profile.steps == 4
     assert list(profile.seconds) == list(PARTS)
     assert sum(profile.seconds.values()) == pytest.approx(profile.total, rel=0.02)
     idle = {name for name, seconds in profile.seconds.items() if seconds == 0}
     assert idle == (set() if method.startswith("Ours") else {"vote"})
     assert max(profile.seconds, key=profile.seconds.get) in ("vote", "forward", "backward", "validation", "records")
-    trainee, learned, judged = prepare_training(given, Fabric(accelerator="cpu", devices=1))
-    next(fit(trainee, learned, judged))
-    plain = {name: tensor.clone() for name, tensor in trainee.network.state_dict().items()}
-    load_weights(trainee.network, given.out / "last.safetensors")
-    assert all(torch.equal(tensor, plain[name]) for name, tensor in trainee.network.state_dict().items())
+    training_state, learned, judged = prepare_training(given, Fabric(accelerator="cpu", devices=1))
+    next(fit(training_state, learned, judged))
+    plain = {name: tensor.clone() for name, tensor in training_state.network.state_dict().items()}
+    load_weights(training_state.network, given.out / "last.safetensors")
+    assert all(torch.equal(tensor, plain[name]) for name, tensor in training_state.network.state_dict().items())

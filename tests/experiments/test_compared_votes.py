@@ -27,13 +27,13 @@ def job(cohort, out, **settings):
 
 def trained(given, compared):
     """Weights, optimizer, records and random numbers after training."""
-    trainee, learned, judged = prepare_training(given, Fabric(accelerator="cpu", devices=1))
+    training_state, learned, judged = prepare_training(given, Fabric(accelerator="cpu", devices=1))
     if compared:
-        trainee.balancer.probe = Compared(InnerLoop(), {name: make() for name, make in BESIDE.items()})
-    records = list(fit(trainee, learned, judged))
-    tensors = [*trainee.network.state_dict().values()]
-    tensors += [value for state in trainee.optimizer.state.values() for value in state.values()]
-    return tensors, records, torch.get_rng_state(), trainee.balancer.probe
+        training_state.balancer.probe = Compared(InnerLoop(), {name: make() for name, make in BESIDE.items()})
+    records = list(fit(training_state, learned, judged))
+    tensors = [*training_state.network.state_dict().values()]
+    tensors += [value for state in training_state.optimizer.state.values() for value in state.values()]
+    return tensors, records, torch.get_rng_state(), training_state.balancer.probe
 
 
 def test_a_run_that_compares_is_the_exact_run_to_the_bit(cohort, tmp_path):

@@ -8,7 +8,8 @@ from steelyard.experiments.estimate import Forecast, step_kind
 from steelyard.experiments.grids import smoke
 from steelyard.experiments.units import do_unit, plan, read_slices
 from steelyard.imaging.train import training
-from steelyard.imaging.train.training import EpochRecord, validate_on
+from steelyard.imaging.train.records import EpochRecord
+from steelyard.imaging.train.training import validate_on
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,6 @@ _PRELOADED = (
     *("steelyard.cli", "steelyard.imaging.predict", "steelyard.imaging.preprocess", "steelyard.imaging.phantom"),
     *("steelyard.imaging.train.launch", "steelyard.imaging.evaluate.evaluation"),
     *(
-        "steelyard.imaging.evaluate.judging",
         "steelyard.imaging.networks.export",
         "steelyard.imaging.anatomy.ventricles",
     ),

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import steelyard as sy
-from steelyard.imaging.networks.lightweight import Lightweight
-from steelyard.imaging.networks.losses import cross_entropy_minus_dice
+from steelyard.imaging.networks.paper import Lightweight, cross_entropy_minus_dice
 
 DOMAINS = ("flair", "t1")
 VARIANTS = {

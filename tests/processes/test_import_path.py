@@ -107,7 +107,7 @@ def test_predict_and_phantom_import_nothing_from_a_run_that_somebody_sent(cohort
 @pytest.mark.parametrize("more", [["--workers", "2"], ["--ray", "local", "--workers", "2"]])
 def test_a_network_of_ones_own_needs_its_folder_named(more, cohort, tmp_path, monkeypatch):
     (tmp_path / "own.py").write_text(
-        "from steelyard.imaging.networks.unet import UNet\ndef make():\n    return UNet(width=4)\n"
+        "from steelyard.imaging.networks.paper import UNet\ndef make():\n    return UNet(width=4)\n"
     )
     command = [COMMAND, "experiment", "smoke", cohort, "out", "--methods", "F50-T50", "--availability", "2F", *more]
     command += ["--models", "own:make", "--test-folds", "0", "1"]

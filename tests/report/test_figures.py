@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from steelyard.errors import UserError
-from steelyard.imaging.networks.losses import cross_entropy_minus_dice
+from steelyard.imaging.networks.paper import cross_entropy_minus_dice
 from steelyard.imaging.runs.run_folder import RunFolder
 from steelyard.imaging.train.data import read_prepared
 from steelyard.probing.halves import halve

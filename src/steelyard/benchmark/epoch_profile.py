@@ -12,8 +12,8 @@ from lightning.fabric import Fabric
 from steelyard.imaging.train import training
 from steelyard.imaging.train.launch import TrainingJob, prepare_training
 from steelyard.imaging.train.run_writer import RunWriter
-from steelyard.imaging.train.sampling import Draw
-from steelyard.imaging.train.trainee import Trainee
+from steelyard.imaging.train.sampling import BatchIndices
+from steelyard.imaging.train.training_state import TrainingState
 
 PARTS = ("data", "augmentation", "vote", "forward", "backward", "optimizer", "validation", "records", "other")
 """Gathering slices; changing them; the probe; the outer losses; their gradients; the step; the validation subjects; the
@@ -88,35 +88,35 @@ def profile_epoch(job: TrainingJob, fabric: Fabric | None = None) -> EpochProfil
         job: The run; its folder gets what the first epoch writes.
         fabric: Where it runs; times are those of a CPU, which waits for what it began.
     """
-    trainee, learned, judged = prepare_training(job, fabric or Fabric(accelerator="cpu", devices=1))
+    training_state, learned, judged = prepare_training(job, fabric or Fabric(accelerator="cpu", devices=1))
     run = RunWriter(job.out)
     run.begin(job.config, job.split, job.slices.digests)
     start = perf_counter()
     watch = Stopwatch()
-    with _timed_parts(trainee, watch):
-        record = next(training.fit(trainee, learned, judged))
+    with _timed_parts(training_state, watch):
+        record = next(training.fit(training_state, learned, judged))
         with watch.part("records"):
-            run.record(trainee, record)
+            run.record(training_state, record)
         total = perf_counter() - start
     method = job.config.method.name
     return EpochProfile(method=method, steps=len(record.steps), seconds=watch.seconds, total=total)
 
 
 @contextmanager
-def _timed_parts(trainee: Trainee, watch: Stopwatch) -> Iterator[None]:
+def _timed_parts(training_state: TrainingState, watch: Stopwatch) -> Iterator[None]:
     """Have the parts of the real loop timed as they are called, and put everything back afterwards."""
     places: list[tuple[Any, str, str]] = [
-        (Draw, "gather", "data"),
-        (training, "augmented", "augmentation"),
-        (trainee.balancer, "forward", "forward"),
-        (trainee.fabric, "backward", "backward"),
-        (trainee.optimizer, "zero_grad", "optimizer"),
-        (trainee.optimizer, "step", "optimizer"),
+        (BatchIndices, "gather", "data"),
+        (training, "augment_batch", "augmentation"),
+        (training_state.balancer, "forward", "forward"),
+        (training_state.fabric, "backward", "backward"),
+        (training_state.optimizer, "zero_grad", "optimizer"),
+        (training_state.optimizer, "step", "optimizer"),
         (training, "validate_on", "validation"),
         (training, "record_step", "records"),
     ]
-    if trainee.balancer.probe is not None:
-        places.append((trainee.balancer.probe, "find", "vote"))
+    if training_state.balancer.probe is not None:
+        places.append((training_state.balancer.probe, "find", "vote"))
     before = [(owner, name, vars(owner).get(name)) for owner, name, _ in places]
     try:
         for owner, name, part in places:

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.optim import SGD
 
-from steelyard.imaging.networks.losses import cross_entropy_minus_dice
-from steelyard.imaging.networks.unet import UNet
+from steelyard.imaging.networks.paper import UNet, cross_entropy_minus_dice
 
 Batch = dict[str, tuple[Tensor, Tensor]]
 Loss = Callable[[Tensor, Tensor], Tensor]

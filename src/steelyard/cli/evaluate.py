@@ -52,12 +52,12 @@ class Evaluate(Command):
         """Judge, write, print."""
         from steelyard.cli.progress import track
         from steelyard.files.destinations import check_file
-        from steelyard.imaging.evaluate.evaluation import evaluate
-        from steelyard.imaging.evaluate.judging import (
-            SCORES,
+        from steelyard.imaging.evaluate.evaluation import (
+            SCORES_START,
             count_scans,
+            evaluate,
             metrics_name,
-            whom_to_judge,
+            select_subjects,
             write_scores,
         )
         from steelyard.imaging.runs.run_folder import RunFolder
@@ -66,14 +66,15 @@ class Evaluate(Command):
         if not 0 <= self.threshold < 1:
             raise UserError(f"threshold must be at least 0 and below 1; got {self.threshold}.")
         if self.out is not None:
-            check_file(self.out, mark=SCORES)
+            check_file(self.out, mark=SCORES_START)
         run = RunFolder(self.run_directory)
         config = run.config
         network = run.network(model=self.model)
         dataset = read_prepared(self.data)
-        parts, own = whom_to_judge(run, dataset, part=self.subjects)
-        out = self.out or self.run_directory / metrics_name(self.data, part=self.subjects if own else None)
-        check_file(out, mark=SCORES)
+        selection = select_subjects(run, dataset, part=self.subjects)
+        parts = selection.parts
+        out = self.out or self.run_directory / metrics_name(self.data, part=self.subjects if selection.is_own else None)
+        check_file(out, mark=SCORES_START)
         scores: list[Score] = []
         results = evaluate(network, dataset, config=config, parts=parts, threshold=self.threshold)
         track(_collect(results, scores), total=count_scans(config, dataset, parts), title="Evaluating")

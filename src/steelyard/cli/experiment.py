@@ -113,8 +113,8 @@ class Experiment(Command):
     def _grid(self) -> "GridConfig":
         """Return the design with what the options change."""
         from steelyard.experiments.grids import design_named, read_availability
+        from steelyard.imaging.runs.config import with_settings
         from steelyard.imaging.runs.method import Method
-        from steelyard.imaging.runs.settings import with_settings
 
         design = design_named(self.name)
         changes: dict[str, Any] = {"split_seed": self.split_seed}

@@ -217,15 +217,17 @@ def sum_up(outcomes: "Sequence[JobResult]", out: Path, *, ready: str, printed: C
         ready: The end of a sentence that begins with the number of items that did not fail.
         printed: Messages that were printed already.
     """
-    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
+    failed = []
     for outcome in outcomes:
-        if outcome.status != "failed" and outcome.message:
+        if outcome.status == "failed":
+            failed.append(outcome)
+        elif outcome.message:
             say(outcome.message)
     for outcome in failed:
         if outcome.message not in printed:
             say(f"failed: {outcome.message}")
     sentence = f"{len(outcomes) - len(failed)} {ready}"
-    if "index.html" not in [outcome.key for outcome in failed]:
+    if all(outcome.key != "index.html" for outcome in failed):
         sentence += f"; look at {out / 'index.html'}"
     say(sentence)
     return 2 if failed else 0

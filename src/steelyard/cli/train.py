@@ -11,7 +11,7 @@ from steelyard.cli.command import Command, say
 
 if TYPE_CHECKING:
     from steelyard.imaging.train.launch import TrainingJob
-    from steelyard.imaging.train.training import EpochRecord
+    from steelyard.imaging.train.records import EpochRecord
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,9 @@ class _Watch:
         from steelyard.cli.progress import track
 
         if self.logs is not None:
-            from steelyard.imaging.train.tensorboard import logged
+            from steelyard.imaging.train.records import log_to_tensorboard
 
-            records = logged(records, self.logs)
+            records = log_to_tensorboard(records, self.logs)
         track((_describe(record) for record in records), total=self.epochs, title="Training")
 
 

@@ -20,7 +20,8 @@ from steelyard.imaging.runs.method import Method
 from steelyard.imaging.runs.run_folder import RunFolder
 from steelyard.imaging.train.data import load_labelled, read_prepared
 from steelyard.imaging.train.launch import TrainingJob, prepare_training
-from steelyard.imaging.train.training import EpochRecord, fit
+from steelyard.imaging.train.records import EpochRecord
+from steelyard.imaging.train.training import fit
 from steelyard.imaging.train.weighing import make_probe, make_weighting
 from steelyard.measurement import Measurement, Statistic
 from steelyard.probing.probe import Finding, Losses, Probe
@@ -129,10 +130,10 @@ def retrace(
     slices = load_labelled(read_prepared(data), config.slices, domains=config.domains, cache=cache)
     run.check_same(config, run.split, slices.digests)
     job = TrainingJob(config=config, split=run.split, slices=slices, out=run.path)
-    trainee, learned, judged = prepare_training(job, Fabric(accelerator="cpu", devices=1))
+    training_state, learned, judged = prepare_training(job, Fabric(accelerator="cpu", devices=1))
     compared = Compared(steering, {method.name: _probe(config, method) for method in map(Method.parse, methods)})
-    trainee.balancer.probe = compared
-    for record in islice(fit(trainee, learned, judged), epochs):
+    training_state.balancer.probe = compared
+    for record in islice(fit(training_state, learned, judged), epochs):
         yield list(_rows(record, compared.answers, config))
         compared.answers.clear()
 

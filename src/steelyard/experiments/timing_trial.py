@@ -13,9 +13,9 @@ from steelyard.imaging.evaluate.evaluation import evaluate
 from steelyard.imaging.networks.build import build_network
 from steelyard.imaging.train.data import LabelledSlices, read_prepared
 from steelyard.imaging.train.run_writer import RunWriter
-from steelyard.imaging.train.sampling import DomainSlices, Pool
-from steelyard.imaging.train.trainee import Trainee
+from steelyard.imaging.train.sampling import DomainSlices, SlicesByDomain
 from steelyard.imaging.train.training import fit, steps_per_epoch, validate_on
+from steelyard.imaging.train.training_state import TrainingState
 
 _FEWEST_STEPS, _SHORTEST = 3, 0.5  # steps and seconds that are timed at least, after an epoch to warm up
 _ENDLESS = 100_000  # epochs, so that the trial decides when to stop
@@ -23,12 +23,12 @@ _ENDLESS = 100_000  # epochs, so that the trial decides when to stop
 
 def time_step(unit: Unit, slices: LabelledSlices) -> float:
     """Return the mean seconds of a training step; a method that votes on every n-th step is timed for n steps."""
-    trainee, pool = _start(unit, slices)
-    probe = trainee.balancer.probe
+    training_state, pool = _start(unit, slices)
+    probe = training_state.balancer.probe
     fewest = _FEWEST_STEPS
     if probe is not None:
         fewest = max(fewest, probe.every)
-    epochs = fit(trainee, pool, {})
+    epochs = fit(training_state, pool, {})
     next(epochs)  # warms up
     steps, seconds = 0, 0.0
     while steps < fewest or seconds < _SHORTEST:
@@ -40,13 +40,13 @@ def time_step(unit: Unit, slices: LabelledSlices) -> float:
 
 def time_validation(unit: Unit, slices: LabelledSlices) -> float:
     """Return the seconds of an epoch besides its steps: a pass over the validation subjects and a checkpoint."""
-    trainee, pool = _start(unit, slices)
+    training_state, pool = _start(unit, slices)
     judged = slices.part(unit.split, "validate", unit.config.trained)
-    record = next(fit(trainee, pool, {}))
+    record = next(fit(training_state, pool, {}))
     with TemporaryDirectory() as folder:
         started = monotonic()
-        validate_on(trainee, judged)
-        RunWriter(Path(folder)).record(trainee, record)
+        validate_on(training_state, judged)
+        RunWriter(Path(folder)).record(training_state, record)
         return monotonic() - started
 
 
@@ -61,7 +61,7 @@ def time_judging(unit: Unit) -> float:
     return monotonic() - started
 
 
-def _start(unit: Unit, slices: LabelledSlices) -> tuple[Trainee, Pool]:
+def _start(unit: Unit, slices: LabelledSlices) -> tuple[TrainingState, SlicesByDomain]:
     """Return an untrained network, and one batch of slices per domain."""
     config = replace(unit.config, epochs=_ENDLESS, stop_after=_ENDLESS)
     torch.set_num_threads(config.threads)
@@ -71,4 +71,4 @@ def _start(unit: Unit, slices: LabelledSlices) -> tuple[Trainee, Pool]:
     for name, domain in whole.items():
         pool[name] = DomainSlices(domain.images[:size], domain.masks[:size], domain.owners[:size])
     fabric = Fabric(accelerator=unit.accelerator, devices=1)
-    return Trainee(config, fabric, steps=steps_per_epoch(pool, config)), pool
+    return TrainingState(config, fabric, steps=steps_per_epoch(pool, config)), pool

@@ -15,7 +15,7 @@ from steelyard.files.atomic import write_bytes
 from steelyard.files.destinations import refuse_links
 from steelyard.imaging.datasets.domains import contrast_of
 from steelyard.imaging.datasets.subjects import Dataset
-from steelyard.imaging.evaluate.judging import judge_test_subjects
+from steelyard.imaging.evaluate.evaluation import evaluate_test_subjects
 from steelyard.imaging.runs.config import TrainingConfig
 from steelyard.imaging.runs.experiment_folder import SLICES, UnitKey
 from steelyard.imaging.runs.run_folder import METRICS, RunFolder
@@ -159,7 +159,7 @@ def do_unit(unit: Unit) -> Timing:
         training += epoch.seconds
     trained = monotonic()
     if not (unit.path / METRICS).exists():
-        judge_test_subjects(RunFolder(unit.path), _dataset(unit.data), model=config.model)
+        evaluate_test_subjects(RunFolder(unit.path), _dataset(unit.data), model=config.model)
     return Timing(
         epochs=epochs,
         steps=steps,

@@ -7,8 +7,7 @@ import heads
 from steelyard.errors import UserError
 from steelyard.experiments.configs import smoke
 from steelyard.imaging.datasets.bids import read_bids
-from steelyard.imaging.evaluate.evaluation import evaluate, summarise
-from steelyard.imaging.evaluate.judging import metrics_name
+from steelyard.imaging.evaluate.evaluation import evaluate, metrics_name, summarise
 from steelyard.imaging.evaluate.metrics import volume_metrics, voxel_metrics
 from steelyard.imaging.networks.inference import FOUR_TIMES, TWICE, lesion_mask, segment
 from steelyard.imaging.scans.frame import Frame

@@ -4,7 +4,7 @@ from torch import nn
 
 from steelyard.errors import UserError
 from steelyard.imaging.networks.build import build_network, is_code
-from steelyard.imaging.networks.unet import UNet
+from steelyard.imaging.networks.paper import UNet
 
 
 def test_ours_come_by_name_and_width():

@@ -1,9 +1,7 @@
 import pytest
 import torch
 
-from steelyard.imaging.networks.lightweight import Lightweight
-from steelyard.imaging.networks.losses import cross_entropy_minus_dice
-from steelyard.imaging.networks.unet import UNet
+from steelyard.imaging.networks.paper import Lightweight, UNet, cross_entropy_minus_dice
 
 
 def parameters(network):

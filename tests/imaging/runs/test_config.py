@@ -8,9 +8,8 @@ import pytest
 from steelyard.errors import UserError
 from steelyard.experiments.configs import smoke
 from steelyard.experiments.grids import smoke as smoke_grid
-from steelyard.imaging.runs.config import TrainingConfig
+from steelyard.imaging.runs.config import TrainingConfig, with_settings
 from steelyard.imaging.runs.method import Method
-from steelyard.imaging.runs.settings import with_settings
 
 WHOLE = ("width", "every", "batch_size", "epochs", "patience", "stop_after", "seed", "slices.count", "slices.first")
 NUMBERS = ("prior", "learning_rate", "momentum", "weight_decay", "slices.height", "slices.frame.pixel_mm")

@@ -11,8 +11,8 @@ from steelyard.experiments.configs import paper, smoke
 from steelyard.imaging.runs.config import TrainingConfig
 from steelyard.imaging.runs.run_folder import RunFolder
 from steelyard.imaging.runs.split import split_subjects
-from steelyard.imaging.train.environment import describe_accelerator
 from steelyard.imaging.train.launch import TrainingJob, train
+from steelyard.imaging.train.run_writer import describe_accelerator
 
 PLATEAU = {"schedule": "plateau", "optimizer": "sgd", "learning_rate": 3.0, "patience": 1, "stop_after": 3, "epochs": 9}
 

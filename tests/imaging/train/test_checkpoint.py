@@ -17,7 +17,7 @@ from steelyard.experiments.configs import smoke
 from steelyard.imaging.runs.split import split_subjects
 from steelyard.imaging.train.checkpoint import load_checkpoint
 from steelyard.imaging.train.launch import TrainingJob, train
-from steelyard.imaging.train.trainee import Trainee
+from steelyard.imaging.train.training_state import TrainingState
 
 CONFIG = replace(smoke(), method="Ours-C-25", epochs=3)
 DAMAGED, OTHER = "is damaged or no checkpoint; remove it", "is the checkpoint of something else; remove it"
@@ -35,14 +35,14 @@ def stopped(labelled, tmp_path_factory):
 
 
 @pytest.fixture
-def trainee(stopped):
-    return Trainee(CONFIG, Fabric(accelerator="cpu", devices=1), steps=stopped[1])
+def training_state(stopped):
+    return TrainingState(CONFIG, Fabric(accelerator="cpu", devices=1), steps=stopped[1])
 
 
-def refused(path, content, trainee):
+def refused(path, content, training_state):
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"checkpoint\.pt: is ") as caught:
-        load_checkpoint(path, trainee)
+        load_checkpoint(path, training_state)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -53,67 +53,67 @@ def packed(state):
     return stream.getvalue()
 
 
-def test_a_whole_one_is_taken_over(stopped, trainee, tmp_path):
+def test_a_whole_one_is_taken_over(stopped, training_state, tmp_path):
     (tmp_path / "checkpoint.pt").write_bytes(stopped[0])
-    load_checkpoint(tmp_path / "checkpoint.pt", trainee)
-    assert trainee.epoch == 1
-    assert trainee.cycle.last_epoch == stopped[1]
+    load_checkpoint(tmp_path / "checkpoint.pt", training_state)
+    assert training_state.epoch == 1
+    assert training_state.cycle.last_epoch == stopped[1]
 
 
-def test_one_that_was_cut_is_refused(stopped, trainee, tmp_path):
+def test_one_that_was_cut_is_refused(stopped, training_state, tmp_path):
     content = stopped[0]
     for size in (0, 1, 30, 1000, len(content) // 2, len(content) - 1):
-        assert DAMAGED in refused(tmp_path / "checkpoint.pt", content[:size], trainee)
+        assert DAMAGED in refused(tmp_path / "checkpoint.pt", content[:size], training_state)
 
 
-def test_a_pipe_is_refused_at_once(trainee, tmp_path):
+def test_a_pipe_is_refused_at_once(training_state, tmp_path):
     path = tmp_path / "checkpoint.pt"
     os.mkfifo(path)
     handle = os.open(path, os.O_RDWR)
     rescue = Timer(5, os.close, [handle])  # otherwise reading the pipe would never end
     rescue.start()
     with pytest.raises(UserError, match=DAMAGED) as caught:
-        load_checkpoint(path, trainee)
+        load_checkpoint(path, training_state)
     assert "Not a regular file" in str(caught.value.__cause__)
     rescue.cancel()
     os.close(handle)
 
 
-def test_one_that_is_too_large_for_its_network_is_not_read(trainee, tmp_path):
+def test_one_that_is_too_large_for_its_network_is_not_read(training_state, tmp_path):
     path = tmp_path / "checkpoint.pt"
     path.touch()
     os.truncate(path, 300_000_000)
     with pytest.raises(UserError, match=DAMAGED) as caught:
-        load_checkpoint(path, trainee)
+        load_checkpoint(path, training_state)
     assert "larger than" in str(caught.value.__cause__)
 
 
-def test_flipped_bits_of_numbers_are_noticed(stopped, trainee, tmp_path):
+def test_flipped_bits_of_numbers_are_noticed(stopped, training_state, tmp_path):
     content = stopped[0]
     numbers = content.index(b"PK", 100_000)  # between two tensors, in the middle of them
     for place in (numbers + 500, numbers + 5_000):
         flipped = bytearray(content)
         flipped[place] ^= 64
-        assert DAMAGED in refused(tmp_path / "checkpoint.pt", bytes(flipped), trainee)
+        assert DAMAGED in refused(tmp_path / "checkpoint.pt", bytes(flipped), training_state)
 
 
-def test_bytes_that_changed_anywhere_are_no_traceback(stopped, trainee, tmp_path):
+def test_bytes_that_changed_anywhere_are_no_traceback(stopped, training_state, tmp_path):
     chance = random.Random(0)
     for _ in range(25):
         changed = bytearray(stopped[0])
         for _ in range(20):
             changed[chance.randrange(len(changed))] ^= 1 << chance.randrange(8)
-        refused(tmp_path / "checkpoint.pt", bytes(changed), trainee)
+        refused(tmp_path / "checkpoint.pt", bytes(changed), training_state)
 
 
 @pytest.mark.parametrize(
     "other", [None, 3, "x", [], {}, [1, 2], torch.zeros(3), {"network": {}}, torch.nn.Linear(1, 1)], ids=str
 )
-def test_other_objects_are_refused(other, trainee, tmp_path):
-    refused(tmp_path / "checkpoint.pt", packed(other), trainee)
+def test_other_objects_are_refused(other, training_state, tmp_path):
+    refused(tmp_path / "checkpoint.pt", packed(other), training_state)
 
 
-def test_archives_and_pickles_of_others_are_refused_and_not_run(trainee, tmp_path):
+def test_archives_and_pickles_of_others_are_refused_and_not_run(training_state, tmp_path):
     class Payload:
         def __reduce__(self):
             return tmp_path.joinpath("owned").touch, ()
@@ -126,7 +126,7 @@ def test_archives_and_pickles_of_others_are_refused_and_not_run(trainee, tmp_pat
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("archive/data.pkl", bytes(10**7))
     for content in (pickle.dumps(Payload()), stream.getvalue(), bomb.getvalue()):
-        assert DAMAGED in refused(tmp_path / "checkpoint.pt", content, trainee)
+        assert DAMAGED in refused(tmp_path / "checkpoint.pt", content, training_state)
     assert not (tmp_path / "owned").exists()
 
 
@@ -157,10 +157,10 @@ def test_archives_and_pickles_of_others_are_refused_and_not_run(trainee, tmp_pat
         (["cycle", "_last_lr"], "x"),
     ],
 )
-def test_values_of_another_form_are_refused(stopped, trainee, tmp_path, place, value):
+def test_values_of_another_form_are_refused(stopped, training_state, tmp_path, place, value):
     state = torch.load(io.BytesIO(stopped[0]), weights_only=True)
     entry = state
     for step in place[:-1]:
         entry = entry[step]
     entry[place[-1]] = value
-    assert OTHER in refused(tmp_path / "checkpoint.pt", packed(state), trainee)
+    assert OTHER in refused(tmp_path / "checkpoint.pt", packed(state), training_state)

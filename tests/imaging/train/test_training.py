@@ -6,12 +6,11 @@ from lightning.fabric import Fabric
 
 from steelyard.errors import UserError
 from steelyard.experiments.configs import smoke, standard
-from steelyard.imaging.networks.losses import cross_entropy_minus_dice
-from steelyard.imaging.networks.unet import UNet
+from steelyard.imaging.networks.paper import UNet, cross_entropy_minus_dice
 from steelyard.imaging.runs.split import split_subjects
 from steelyard.imaging.train.sampling import DomainSlices, draw_epoch
-from steelyard.imaging.train.trainee import Trainee
 from steelyard.imaging.train.training import fit, steps_per_epoch
+from steelyard.imaging.train.training_state import TrainingState
 
 
 def pools(labelled, config):
@@ -19,15 +18,15 @@ def pools(labelled, config):
     return labelled.part(split, "train", config.trained), labelled.part(split, "validate", config.trained)
 
 
-def trainee_for(config, train):
-    return Trainee(config, Fabric(accelerator="cpu", devices=1), steps=steps_per_epoch(train, config))
+def state_for(config, train):
+    return TrainingState(config, Fabric(accelerator="cpu", devices=1), steps=steps_per_epoch(train, config))
 
 
 def test_equal_weights_train_as_a_plain_loop_does_to_the_bit(labelled):
     config = replace(smoke(), optimizer="sgd", learning_rate=0.01, schedule="plateau", augmentation=None)
     train, validate = pools(labelled, config)
-    trainee = trainee_for(config, train)
-    list(fit(trainee, train, validate))
+    training_state = state_for(config, train)
+    list(fit(training_state, train, validate))
     torch.manual_seed(0)
     plain = UNet(width=4).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.01, momentum=0.9)
@@ -42,7 +41,7 @@ def test_equal_weights_train_as_a_plain_loop_does_to_the_bit(labelled):
             (0.5 * losses[0] + 0.5 * losses[1]).backward()
             optimizer.step()
     for name, weight in plain.state_dict().items():
-        assert torch.equal(weight, trainee.network.state_dict()[name]), name
+        assert torch.equal(weight, training_state.network.state_dict()[name]), name
 
 
 @pytest.mark.parametrize(
@@ -51,7 +50,7 @@ def test_equal_weights_train_as_a_plain_loop_does_to_the_bit(labelled):
 def test_every_method_trains_and_tells_what_each_step_did(labelled, method):
     config = replace(smoke(), method=method)
     train, validate = pools(labelled, config)
-    records = list(fit(trainee_for(config, train), train, validate))
+    records = list(fit(state_for(config, train), train, validate))
     assert [record.epoch for record in records] == [0, 1]
     steps = [step for record in records for step in record.steps]
     assert set(steps[0].losses) == set(config.trained)
@@ -66,7 +65,7 @@ def test_all_methods_of_a_seed_start_alike_and_see_the_same_batches(labelled):
     for method in ("F50-T50", "F10-T90", "Ours-C-25"):
         config = replace(smoke(), method=method, epochs=1)
         train, validate = pools(labelled, config)
-        firsts.append(next(fit(trainee_for(config, train), train, validate)).steps[0].losses)
+        firsts.append(next(fit(state_for(config, train), train, validate)).steps[0].losses)
     assert firsts[0] == firsts[1] == firsts[2]
 
 
@@ -74,15 +73,15 @@ def test_a_plateau_divides_the_rate_and_stops_and_negative_losses_count_as_bette
     config = replace(
         smoke(), schedule="plateau", optimizer="sgd", learning_rate=0.1, patience=2, stop_after=5, epochs=50
     )
-    trainee = trainee_for(config, {"flair": _slices(), "t1": _slices()})
-    assert trainee.finish_epoch(-0.5)
-    assert trainee.finish_epoch(-0.50001)
+    training_state = state_for(config, {"flair": _slices(), "t1": _slices()})
+    assert training_state.finish_epoch(-0.5)
+    assert training_state.finish_epoch(-0.50001)
     rates = []
-    while not trainee.finished:
-        assert not trainee.finish_epoch(-0.5)
-        rates.append(trainee.learning_rate)
+    while not training_state.finished:
+        assert not training_state.finish_epoch(-0.5)
+        rates.append(training_state.learning_rate)
     assert rates == pytest.approx([0.1, 0.01, 0.01, 0.001, 0.001])
-    assert trainee.best == -0.50001
+    assert training_state.best == -0.50001
 
 
 def _slices(value=1.0):
@@ -94,17 +93,17 @@ def test_a_loss_that_is_no_number_stops_with_step_and_batch_named():
     config = replace(smoke(), augmentation=None)
     pool = {"flair": _slices(), "t1": _slices(float("nan"))}
     with pytest.raises(UserError, match=r"step 0 of epoch 0: the loss of flair is nan .* t1: sub-1, sub-2.*are kept"):
-        list(fit(trainee_for(config, pool), pool, {}))
+        list(fit(state_for(config, pool), pool, {}))
     good = {"flair": _slices(), "t1": _slices()}
     with pytest.raises(UserError, match=r"epoch 0: the validation loss of sub-1 \(t1\) is nan"):
-        list(fit(trainee_for(config, good), good, pool))
+        list(fit(state_for(config, good), good, pool))
 
 
 def test_a_network_learns_what_is_bright(labelled):
     config = replace(smoke(), width=8, method="flair-only", epochs=30, batch_size=4, learning_rate=0.02)
     config = replace(config, augmentation=None)
     train, validate = pools(labelled, config)
-    records = list(fit(trainee_for(config, train), train, validate))
+    records = list(fit(state_for(config, train), train, validate))
     assert records[-1].validation["flair"] < 0.1
     assert records[0].validation["flair"] > 0.6
 

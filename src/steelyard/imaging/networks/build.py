@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from steelyard.errors import UserError
-from steelyard.imaging.networks.lightweight import Lightweight
-from steelyard.imaging.networks.unet import UNet
+from steelyard.imaging.networks.paper import Lightweight, UNet
 
 NAMES: dict[str, Callable[..., nn.Module]] = {"unet": UNet, "lightweight": Lightweight}
 """The networks that need no import path."""

@@ -1,11 +1,12 @@
-"""What a training run is: one typed config, and named ones to start from."""
+"""The settings of a run: one typed config."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeVar, get_args
 
 from steelyard.errors import UserError
 from steelyard.files.checks import brief, check_choice, check_kind, check_number, check_whole, is_name
+from steelyard.files.records import parse_json
 from steelyard.imaging.runs.method import EQUAL, MetaTest, Method
 from steelyard.imaging.runs.slice_settings import Augmentation, SliceChoice
 from steelyard.imaging.scans.frame import Frame
@@ -16,9 +17,9 @@ Rule = Literal["sgd", "adamw"]
 T = TypeVar("T")
 
 MOST_THREADS = 256
-"""The most threads or processes of a run, whatever the machine: torch crashes with tens of thousands."""
+"""The most threads or processes of a run: torch crashes with tens of thousands."""
 
-_MOST = 100_000  # of anything that is counted; more is a slip, and memory
+_MOST = 100_000  # of anything that is counted; more is a mistake, and takes all memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,28 +29,28 @@ class TrainingConfig:
     Args:
         model: The network's name or import path.
         width: Features at its first level.
-        options: Further arguments of a network that is given by import path.
+        options: Further arguments of the network.
         method: How the domains are weighed; its name is accepted, too.
         prior: The Dirichlet prior of the methods `greedy` and `conservative`.
-        meta_test: How the inner loop judges a step: on running (`eval`) or batch statistics.
-        every: The inner loop votes on each n-th step.
+        meta_test: Whether hypothetical steps are judged on running (`eval`) or batch statistics (`batch`).
+        every: Votes are taken on each n-th step.
         slices: Which slices are learned from, at what size.
-        batch_size: Slices a step, over all domains and processes.
-        mixing: `random` batches of the pool, or `balanced` ones.
-        augmentation: How slices are changed; none if not given.
+        batch_size: Slices per step, over all domains and processes.
+        mixing: `random` batches from all slices, or `balanced` ones with equally many of each domain.
+        augmentation: How slices are changed at random; `None` leaves them unchanged.
         optimizer: `sgd` with momentum, or `adamw`.
         learning_rate: At the start, or the highest of a one-cycle schedule.
         momentum: Of SGD.
-        weight_decay: Of either.
-        schedule: `plateau` divides the rate by ten after `patience` epochs without a better validation loss and stops
-            after `stop_after`, and the weights of the best epoch are kept; `one-cycle` rises and falls once over all
-            epochs, and those of the last are.
-        epochs: At most so many; with `one-cycle`, exactly.
+        weight_decay: Of either optimizer.
+        schedule: `plateau` divides the rate by ten after `patience` epochs without a better validation loss, stops
+            after `stop_after`, and keeps the weights of the best epoch. `one-cycle` rises and falls once over all
+            epochs, and keeps the weights of the last.
+        epochs: Maximum number of epochs; with `one-cycle`, the exact number.
         patience: See `schedule`.
         stop_after: See `schedule`.
-        seed: Settles initial weights, the order of the data and its changes.
-        threads: Of the CPU, at most 256; results are the same to the bit for the same number only.
-        devices: How many processes share every batch, at most 256; soft Dice is then of each share.
+        seed: Settles initial weights, the order of the data and its augmentation.
+        threads: Of the CPU, at most 256; results are bit-identical only for the same number.
+        devices: How many processes share every batch, at most 256; each computes soft Dice on its own share.
         domains: What the network must serve.
     """
 
@@ -78,22 +79,20 @@ class TrainingConfig:
     domains: tuple[str, ...] = ("flair", "t1")
 
     def __post_init__(self) -> None:
-        for name, kind in (
-            ("mixing", Mixing),
-            ("optimizer", Rule),
-            ("schedule", Schedule),
-            ("meta_test", MetaTest),
-        ):
+        choices = {"mixing": Mixing, "optimizer": Rule, "schedule": Schedule, "meta_test": MetaTest}
+        for name, kind in choices.items():
             check_choice(name, getattr(self, name), get_args(kind))
         for name in ("width", "every", "batch_size", "epochs", "patience", "stop_after"):
             check_whole(name, getattr(self, name), 1, _MOST)
         for name in ("threads", "devices"):
             check_whole(name, getattr(self, name), 1, MOST_THREADS)
-        for name, lowest in (("learning_rate", 0.0), ("momentum", 0.0), ("weight_decay", 0.0), ("prior", 1.0)):
-            check_number(name, getattr(self, name), lowest)
+        for name in ("learning_rate", "momentum", "weight_decay"):
+            check_number(name, getattr(self, name), 0.0)
+        check_number("prior", self.prior, 1.0)
         check_whole("seed", self.seed, 0, 2**31 - 1)
-        for name, expected in (("model", str), ("options", dict), ("slices", SliceChoice)):
-            check_kind(name, getattr(self, name), expected)
+        check_kind("model", self.model, str)
+        check_kind("options", self.options, dict)
+        check_kind("slices", self.slices, SliceChoice)
         if self.augmentation is not None:
             check_kind("augmentation", self.augmentation, Augmentation)
         self._check_domains()
@@ -122,37 +121,71 @@ class TrainingConfig:
         """The domains that the method trains on."""
         return self.method.trained_domains(self.domains)
 
-    @property
-    def kept(self) -> str:
-        """Which epoch's weights the run is judged by: `best` or `last`."""
-        return "best" if self.schedule == "plateau" else "last"
-
     def as_dict(self) -> dict[str, Any]:
-        """Return every setting by name, as JSON holds it."""
+        """Return every setting by name, as JSON stores it."""
         return asdict(self) | {"method": self.method.name}
 
     @classmethod
-    def from_dict(cls, held: Mapping[str, Any]) -> "TrainingConfig":
-        """Return the config that `as_dict` was made from, after JSON.
+    def from_dict(cls, content: Mapping[str, Any]) -> "TrainingConfig":
+        """Return the config that `as_dict` described, after JSON.
 
         Raises:
             UserError: A setting is unknown or impossible.
         """
-        given = dict(held)
-        if given.get("augmentation") is not None:
-            given["augmentation"] = _built(Augmentation, given["augmentation"])
-        if isinstance(given.get("slices"), Mapping):
-            choice = dict(given["slices"])
-            choice["frame"] = _built(Frame, choice.get("frame", {}))
-            given["slices"] = _built(SliceChoice, choice)
-        return _built(cls, given)
+        settings = dict(content)
+        if settings.get("augmentation") is not None:
+            settings["augmentation"] = _build(Augmentation, settings["augmentation"])
+        if isinstance(settings.get("slices"), Mapping):
+            choice = dict(settings["slices"])
+            choice["frame"] = _build(Frame, choice.get("frame", {}))
+            settings["slices"] = _build(SliceChoice, choice)
+        return _build(cls, settings)
 
 
-def _built(kind: type[T], held: object) -> T:
-    """Build a config class from what JSON holds; lists become tuples."""
-    if not is_dataclass(kind) or not isinstance(held, Mapping):
-        raise UserError(f"{kind.__name__} must be an object; got {brief(held)}.")
+def with_settings(config: TrainingConfig, settings: Sequence[str]) -> TrainingConfig:
+    """Return a config with some settings changed, as a user writes them.
+
+    Args:
+        config: Where to start from.
+        settings: Each as NAME=VALUE, such as `learning_rate=0.001` or `slices.frame.pixel_mm=1.2`.
+
+    Raises:
+        UserError: There is no such setting, or the value is impossible.
+
+    >>> with_settings(TrainingConfig(), ["epochs=3"]).epochs
+    3
+    """
+    content = config.as_dict()
+    for setting in settings:
+        _change(content, setting)
+    return TrainingConfig.from_dict(content)
+
+
+def _change(content: dict[str, Any], setting: str) -> None:
+    """Change one setting in a config's dict; the value is JSON, or text."""
+    name, equals, text = setting.partition("=")
+    *groups, last = name.split(".")
+    settings: Any = content
+    for group in groups:
+        settings = settings.get(group) if isinstance(settings, dict) else None
+    # Options are the arguments of somebody's network, so any name may be new among them.
+    is_known = isinstance(settings, dict) and (last in settings or groups == ["options"])
+    if not equals or not is_known:
+        raise UserError(f"--set takes NAME=VALUE with the name of a setting; got {brief(setting)}.")
+    try:
+        settings[last] = parse_json(text)
+    except ValueError:
+        settings[last] = text
+
+
+def _build(kind: type[T], content: object) -> T:
+    """Build a config class from what JSON stores; lists become tuples."""
+    if not is_dataclass(kind) or not isinstance(content, Mapping):
+        raise UserError(f"{kind.__name__} must be an object; got {brief(content)}.")
     names = {setting.name for setting in fields(kind)}
-    if unknown := sorted(set(held) - names):
-        raise UserError(f"{kind.__name__} has no setting {brief(unknown[0])}.")
-    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in held.items()})
+    settings = {}
+    for name, value in content.items():
+        if name not in names:
+            raise UserError(f"{kind.__name__} has no setting {brief(name)}.")
+        settings[name] = tuple(value) if isinstance(value, list) else value
+    return kind(**settings)

@@ -20,11 +20,11 @@ from steelyard.imaging.train.slices import SliceSet, SubjectSlices, load_slices
 
 @dataclass(frozen=True)
 class LabelledSlices:
-    """The slices of a cohort by domain, and a digest of each subject's.
+    """The slices of a cohort by domain, and a digest of each subject's slices.
 
     Args:
-        domains: By name.
-        digests: Of the voxels and masks, by subject: they tell whether two runs saw the same data.
+        domains: The slices by domain.
+        digests: Of images and masks, by subject; they show whether two runs saw the same data.
     """
 
     domains: dict[str, DomainSlices]
@@ -32,22 +32,25 @@ class LabelledSlices:
 
     @property
     def subjects(self) -> tuple[str, ...]:
-        """Everyone with a scan of some domain and a lesion mask."""
+        """The subjects with a scan of some domain and a lesion mask."""
         return tuple(self.digests)
 
     def part(self, split: Split, part: str, domains: Sequence[str]) -> dict[str, DomainSlices]:
-        """Return the slices of one part of a split; a domain that none of its subjects has is left out.
+        """Return the slices of one part of a split by domain; a domain without any is left out.
 
-        What the split withholds is left out of training.
+        Scans that the split withholds are left out of training.
 
         Raises:
-            UserError: No subject to train on has scans of some domain.
+            UserError: No training subject has scans of some domain.
         """
-        chosen = {name: self.domains[name].of(_learners(split, part, contrast_of(name))) for name in domains}
-        empty = [name for name, slices in chosen.items() if not len(slices)]
-        if empty and part == "train":
-            raise UserError(f"no subject to train on has both a {empty[0]} scan and a lesion mask.")
-        return {name: slices for name, slices in chosen.items() if len(slices)}
+        slices_by_domain = {}
+        for domain in domains:
+            slices = self.domains[domain].of(_subjects(split, part, contrast_of(domain)))
+            if len(slices):
+                slices_by_domain[domain] = slices
+            elif part == "train":
+                raise UserError(f"no subject to train on has both a {domain} scan and a lesion mask.")
+        return slices_by_domain
 
 
 def read_prepared(root: Path) -> Dataset:
@@ -56,7 +59,7 @@ def read_prepared(root: Path) -> Dataset:
     Subjects with names that lead to no file are left out, with a warning.
 
     Raises:
-        UserError: A subject is in doubt, or nobody has a lesion mask.
+        UserError: A subject is in doubt, or no subject has a lesion mask.
     """
     dataset = read_bids(root)
     for fault in dataset.faults:
@@ -78,30 +81,34 @@ def load_labelled(
     Raises:
         UserError: A domain has no data, a file is unusable, or slices differ in size.
     """
-    belongs = assign_domains(dataset, domains)
-    chosen = [one for one in load_slices(dataset, choice, cache=cache) if one.wmh is not None]
-    found = {}
-    for name in domains:
-        members = SliceSet(tuple(one for one in chosen if name in belongs[one.key].values()))
+    assigned = assign_domains(dataset, domains)
+    labelled = [subject for subject in load_slices(dataset, choice, cache=cache) if subject.wmh is not None]
+    slices_by_domain = {}
+    for domain in domains:
+        members = SliceSet(tuple(subject for subject in labelled if domain in assigned[subject.key].values()))
         try:
-            images, masks, owners = members.stack(contrast_of(name))
+            images, masks, owners = members.stack(contrast_of(domain))
         except UserError as error:
-            named = "" if name == contrast_of(name) else f"{name}: "
-            raise UserError(f"{dataset.root}: {named}{error}") from error
-        found[name] = DomainSlices(torch.from_numpy(images), torch.from_numpy(masks), tuple(owners))
-    return LabelledSlices(found, {one.key: _digest(one) for one in chosen if belongs[one.key]})
+            label = "" if domain == contrast_of(domain) else f"{domain}: "
+            raise UserError(f"{dataset.root}: {label}{error}") from error
+        slices_by_domain[domain] = DomainSlices(torch.from_numpy(images), torch.from_numpy(masks), tuple(owners))
+    digests = {subject.key: _digest(subject) for subject in labelled if assigned[subject.key]}
+    return LabelledSlices(slices_by_domain, digests)
 
 
-def _learners(split: Split, part: str, contrast: str) -> tuple[str, ...]:
-    names: tuple[str, ...] = getattr(split, part)
-    lost = split.withheld.get(contrast, ()) if part == "train" else ()
-    return tuple(name for name in names if name not in lost)
+def _subjects(split: Split, part: str, contrast: str) -> tuple[str, ...]:
+    """Return the subjects of a part; for training, without those whose scans of the contrast are withheld."""
+    subjects: tuple[str, ...] = getattr(split, part)
+    if part != "train":
+        return subjects
+    withheld = split.withheld.get(contrast, ())
+    return tuple(subject for subject in subjects if subject not in withheld)
 
 
 def _digest(subject: SubjectSlices) -> str:
-    held = sha256()
-    for name, image in sorted(subject.images.items()):
-        held.update(name.encode() + image.tobytes())
+    digest = sha256()
+    for contrast, image in sorted(subject.images.items()):
+        digest.update(contrast.encode() + image.tobytes())
     if subject.wmh is not None:
-        held.update(subject.wmh.tobytes())
-    return held.hexdigest()[:16]
+        digest.update(subject.wmh.tobytes())
+    return digest.hexdigest()[:16]

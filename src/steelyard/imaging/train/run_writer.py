@@ -1,16 +1,20 @@
 """Writing a run folder, epoch by epoch, so that a run that is killed at any moment can be resumed."""
 
 import io
+import platform
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from statistics import fmean
 from typing import Any, final
 
 import torch
 from safetensors.torch import save
 from torch import nn
 
+import steelyard
 from steelyard.errors import UserError, reason
 from steelyard.files.atomic import append_text, is_orphan, remove, write_bytes
 from steelyard.files.destinations import check_folder, refuse_link
@@ -31,11 +35,11 @@ from steelyard.imaging.runs.run_folder import (
 )
 from steelyard.imaging.runs.split import Split
 from steelyard.imaging.train.checkpoint import load_checkpoint
-from steelyard.imaging.train.environment import describe_environment
-from steelyard.imaging.train.trainee import Trainee
-from steelyard.imaging.train.training import EpochRecord
+from steelyard.imaging.train.records import EpochRecord, epoch_row, step_rows
+from steelyard.imaging.train.training_state import TrainingState
 
-_ACCELERATORS = "accelerators"
+_ACCELERATORS = "accelerators"  # in environment.json
+_PACKAGES = ("torch", "numpy", "scipy", "lightning", "nibabel", "SimpleITK", "deepbet", "safetensors", "monai")
 
 
 @final
@@ -108,11 +112,11 @@ class RunWriter:
         if earlier[-1:] != [dict(accelerator)]:
             write_json(self.path / ENVIRONMENT, environment | {_ACCELERATORS: [*earlier, dict(accelerator)]})
 
-    def resume(self, trainee: Trainee, *, may_write: bool = True) -> None:
-        """Bring a trainee to the last checkpoint, and drop table rows that were written after it.
+    def resume(self, state: TrainingState, *, may_write: bool = True) -> None:
+        """Bring a state to the last checkpoint, and drop table rows that were written after it.
 
         Args:
-            trainee: A fresh one.
+            state: A fresh one.
             may_write: False for all but one of several processes.
         """
         checkpoint = self.path / CHECKPOINT
@@ -122,26 +126,26 @@ class RunWriter:
         for table in tables:
             refuse_link(table)
         if checkpoint.exists():
-            load_checkpoint(checkpoint, trainee)
+            load_checkpoint(checkpoint, state)
         elif may_write:
-            self.save_weights(LAST, trainee.network)  # so that there are finite weights even if the first step fails
+            self.save_weights(LAST, state.network)  # so that there are finite weights even if the first step fails
         for table in tables:
-            _truncate(table, trainee.epoch)
+            _truncate(table, state.epoch)
 
-    def record(self, trainee: Trainee, epoch: EpochRecord) -> None:
+    def record(self, state: TrainingState, epoch: EpochRecord) -> None:
         """Write one epoch: rows and weights first, the checkpoint last, so that a kill never loses half an epoch."""
-        _append(self.path / EPOCHS, [epoch_row(epoch, trainee.config)])
-        _append(self.path / STEPS, step_rows(epoch, trainee.config))
+        _append(self.path / EPOCHS, [epoch_row(epoch, state.config)])
+        _append(self.path / STEPS, step_rows(epoch, state.config))
         if epoch.better:
-            self.save_weights(BEST, trainee.network)
-        self.save_weights(LAST, trainee.network)
+            self.save_weights(BEST, state.network)
+        self.save_weights(LAST, state.network)
         packed = io.BytesIO()
-        torch.save(trainee.state_dict(), packed)
+        torch.save(state.state_dict(), packed)
         write_bytes(self.path / CHECKPOINT, packed.getvalue())
 
-    def finish(self, trainee: Trainee) -> None:
+    def finish(self, state: TrainingState) -> None:
         """Mark the run as finished and remove its checkpoint."""
-        write_json(self.path / FINISHED, {"epochs": trainee.epoch, "best": trainee.best})
+        write_json(self.path / FINISHED, {"epochs": state.epoch, "best": state.best})
         self.remove_checkpoint()
 
     def remove_checkpoint(self) -> None:
@@ -152,32 +156,6 @@ class RunWriter:
         """Write a network's weights under `BEST` or `LAST`."""
         tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in network.state_dict().items()}
         write_bytes(self.path / name, save(tensors))
-
-
-def epoch_row(record: EpochRecord, config: TrainingConfig) -> dict[str, object]:
-    """Return one row of epochs.csv: losses, the weights after the last step, validation losses."""
-    row: dict[str, object] = {"epoch": record.epoch, "learning_rate": record.learning_rate}
-    weights = record.steps[-1].weights
-    for domain in config.trained:
-        row[f"loss_{domain}"] = record.losses.get(domain, "")
-        row[f"weight_{domain}"] = weights[domain]
-    for domain in config.domains:
-        row[f"validation_{domain}"] = record.validation.get(domain, "")
-    row["validation"] = fmean(record.validation.values()) if record.validation else ""
-    row["better"] = int(record.better)
-    return row
-
-
-def step_rows(record: EpochRecord, config: TrainingConfig) -> Iterator[dict[str, object]]:
-    """Yield the rows of steps.csv: losses, weights, hypothetical losses and the vote of every step."""
-    for step in record.steps:
-        row: dict[str, object] = {"epoch": record.epoch, "step": step.step}
-        for domain in config.trained:
-            row[f"loss_{domain}"] = step.losses.get(domain, "")
-            row[f"weight_{domain}"] = step.weights[domain]
-            row[f"hypothetical_{domain}"] = step.hypothetical.get(domain, "")
-        row |= {"vote": step.vote or "", "outcome": step.outcome}
-        yield row
 
 
 def _append(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
@@ -202,3 +180,57 @@ def _truncate(path: Path, epochs: int) -> None:
         raise UserError(f"{path}: is damaged; remove the folder to begin anew.") from error
     text = "".join([header, *finished]) if finished else ""
     write_bytes(path, text.encode())
+
+
+def describe_environment() -> dict[str, Any]:
+    """Return the versions, the machine and, in a checkout, the git commit that a run is trained with."""
+    versions = {}
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return {
+        "steelyard": steelyard.__version__,
+        "python": sys.version.split()[0],
+        "packages": versions,
+        "machine": f"{platform.system()} {platform.machine()}",
+        "git": _git_state(),
+    }
+
+
+def describe_accelerator(device: torch.device, *, devices: int = 1) -> dict[str, Any]:
+    """Return the kind of device that trains, how many there are, and its name where torch has one.
+
+    >>> describe_accelerator(torch.device("cpu"), devices=2)
+    {'kind': 'cpu', 'devices': 2}
+    """
+    accelerator: dict[str, Any] = {"kind": device.type, "devices": devices}
+    if device.type == "cuda":
+        accelerator["name"] = torch.cuda.get_device_name(device)
+    return accelerator
+
+
+def _git_state() -> dict[str, Any] | None:
+    """Return the commit, and whether files differ from it; `None` outside a checkout of steelyard."""
+    root = Path(__file__).parents[4]
+    if not (root / ".git").exists():
+        return None
+    commit = _git(root, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    return {"commit": commit, "modified": bool(_git(root, "status", "--porcelain"))}
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    """Return what git prints; `None` if there is no git, or it fails."""
+    try:
+        process = subprocess.run(  # noqa: S603
+            ["git", *arguments],  # noqa: S607
+            cwd=root,
+            capture_output=True,
+            text=True,
+            timeout=10,  # seconds
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return process.stdout.strip()

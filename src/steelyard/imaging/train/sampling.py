@@ -1,6 +1,6 @@
 """Mini-batches of slices of several domains."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +10,7 @@ from steelyard.errors import UserError
 from steelyard.imaging.runs.config import Mixing
 
 Batch = dict[str, tuple[Tensor, Tensor]]
+"""Images and masks by domain."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class DomainSlices:
     Args:
         images: Samples × 1 × rows × columns.
         masks: Of the same shape, zeros and ones.
-        owners: Whose each slice is.
+        owners: The subject of each slice.
     """
 
     images: Tensor
@@ -28,87 +29,103 @@ class DomainSlices:
 
     def of(self, subjects: tuple[str, ...]) -> "DomainSlices":
         """Return the slices of some subjects."""
-        picked = [index for index, owner in enumerate(self.owners) if owner in subjects]
-        return DomainSlices(self.images[picked], self.masks[picked], tuple(self.owners[index] for index in picked))
+        indices = [index for index, owner in enumerate(self.owners) if owner in subjects]
+        owners = tuple(self.owners[index] for index in indices)
+        return DomainSlices(self.images[indices], self.masks[indices], owners)
 
     def by_subject(self) -> dict[str, tuple[Tensor, Tensor]]:
         """Return images and masks of each subject."""
-        return {owner: (one.images, one.masks) for owner in dict.fromkeys(self.owners) for one in [self.of((owner,))]}
+        pairs = {}
+        for owner in dict.fromkeys(self.owners):
+            slices = self.of((owner,))
+            pairs[owner] = (slices.images, slices.masks)
+        return pairs
 
     def __len__(self) -> int:
         return len(self.owners)
 
 
-Pool = Mapping[str, DomainSlices]
+SlicesByDomain = Mapping[str, DomainSlices]
 
 
 @dataclass(frozen=True)
-class Draw:
-    """Which slices make one mini-batch: by domain, the indices of its slices."""
+class BatchIndices:
+    """Which slices make one mini-batch.
+
+    Args:
+        indices: By domain, the indices of its slices; a domain may have none.
+    """
 
     indices: dict[str, list[int]]
 
-    def gather(self, pool: Pool) -> Batch:
+    def gather(self, slices: SlicesByDomain) -> Batch:
         """Return the images and masks; a domain without samples is left out."""
-        return {
-            name: (pool[name].images[picked], pool[name].masks[picked])
-            for name, picked in self.indices.items()
-            if picked
-        }
+        batch = {}
+        for domain, indices in self.indices.items():
+            if indices:
+                batch[domain] = (slices[domain].images[indices], slices[domain].masks[indices])
+        return batch
 
-    def describe(self, pool: Pool) -> str:
-        """Name the subjects of the slices, for a message."""
-        return "; ".join(
-            f"{name}: {', '.join(sorted({pool[name].owners[index] for index in picked}))}"
-            for name, picked in self.indices.items()
-            if picked
-        )
+    def describe(self, slices: SlicesByDomain) -> str:
+        """Return the subjects of the slices, for a message."""
+        descriptions = []
+        for domain, indices in self.indices.items():
+            if indices:
+                owners = {slices[domain].owners[index] for index in indices}
+                descriptions.append(f"{domain}: {', '.join(sorted(owners))}")
+        return "; ".join(descriptions)
 
 
-def draw_epoch(pool: Pool, *, batch_size: int, mixing: Mixing, generator: torch.Generator) -> Iterator[Draw]:
+def draw_epoch(
+    slices: SlicesByDomain, *, batch_size: int, mixing: Mixing, generator: torch.Generator
+) -> Iterator[BatchIndices]:
     """Yield the mini-batches of one epoch; an incomplete last one is dropped.
 
-    A domain with fewer slices has them repeated at random until all domains are of one size. `random` draws from the
-    pool of all slices, so that a batch holds what chance puts there; `balanced` takes equally many of each domain.
+    Slices of a smaller domain are repeated at random until all domains are of one size. `random` draws batches from
+    all slices together, so that their composition is left to chance. `balanced` takes equally many of each domain.
 
     Raises:
         UserError: There are too few slices for a single batch.
     """
-    largest = max(len(slices) for slices in pool.values())
-    orders = {name: _filled(len(slices), largest, generator) for name, slices in pool.items()}
-    batches = list(_DEALS[mixing](orders, batch_size, generator))
+    largest = max(len(domain_slices) for domain_slices in slices.values())
+    orders = {domain: _fill(len(domain_slices), largest, generator) for domain, domain_slices in slices.items()}
+    if mixing == "balanced":
+        batches = list(_draw_balanced(orders, batch_size))
+    else:
+        batches = list(_draw_random(orders, batch_size, generator))
     if not batches:
         raise UserError(f"batches of {batch_size} need more slices; the training subjects have {largest} a domain.")
     yield from batches
 
 
-def _filled(size: int, wanted: int, generator: torch.Generator) -> list[int]:
-    """Return every index once, and some again at random until there are enough, in random order."""
-    again = torch.randint(size, (wanted - size,), generator=generator)
-    indices = torch.cat([torch.arange(size), again])
-    order: list[int] = indices[torch.randperm(wanted, generator=generator)].tolist()
+def _fill(size: int, needed: int, generator: torch.Generator) -> list[int]:
+    """Return every index below `size` once, and random ones again until there are enough, in random order."""
+    repeated = torch.randint(size, (needed - size,), generator=generator)
+    indices = torch.cat([torch.arange(size), repeated])
+    order: list[int] = indices[torch.randperm(needed, generator=generator)].tolist()
     return order
 
 
-def _mixed(orders: dict[str, list[int]], batch_size: int, generator: torch.Generator) -> Iterator[Draw]:
-    everything = [(name, index) for name, order in orders.items() for index in order]
-    shuffled = torch.randperm(len(everything), generator=generator).tolist()
-    for start in range(0, len(everything) - batch_size + 1, batch_size):
-        batch = [everything[place] for place in shuffled[start : start + batch_size]]
-        yield Draw({name: [index for owner, index in batch if owner == name] for name in orders})
+def _draw_random(orders: dict[str, list[int]], batch_size: int, generator: torch.Generator) -> Iterator[BatchIndices]:
+    """Shuffle the slices of all domains together, and cut them into batches."""
+    samples = []
+    for domain, order in orders.items():
+        for index in order:
+            samples.append((domain, index))
+    shuffled = torch.randperm(len(samples), generator=generator).tolist()
+    for start in range(0, len(samples) - batch_size + 1, batch_size):
+        indices: dict[str, list[int]] = {domain: [] for domain in orders}
+        for position in shuffled[start : start + batch_size]:
+            domain, index = samples[position]
+            indices[domain].append(index)
+        yield BatchIndices(indices)
 
 
-def _balanced(orders: dict[str, list[int]], batch_size: int, generator: torch.Generator) -> Iterator[Draw]:
-    del generator
+def _draw_balanced(orders: dict[str, list[int]], batch_size: int) -> Iterator[BatchIndices]:
+    """Take equally many slices of each domain for every batch."""
     if batch_size % len(orders):
         raise UserError(f"balanced batches need a size that {len(orders)} domains divide; got {batch_size}.")
-    each = batch_size // len(orders)
-    size = len(next(iter(orders.values())))
-    for start in range(0, size - each + 1, each):
-        yield Draw({name: order[start : start + each] for name, order in orders.items()})
-
-
-_DEALS: dict[Mixing, Callable[[dict[str, list[int]], int, torch.Generator], Iterator[Draw]]] = {
-    "random": _mixed,
-    "balanced": _balanced,
-}
+    per_domain = batch_size // len(orders)
+    size = len(next(iter(orders.values())))  # all domains have been filled to the same size
+    for start in range(0, size - per_domain + 1, per_domain):
+        yield BatchIndices({domain: order[start : start + per_domain] for domain, order in orders.items()})

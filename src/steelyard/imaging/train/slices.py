@@ -26,7 +26,7 @@ class SubjectSlices:
     """The slices of one subject.
 
     Args:
-        key: Its name.
+        key: The name of the subject, such as `sub-01`.
         images: By contrast (`flair`, `t1`), 32-bit floats of slices × rows × columns; anterior is up.
         wmh: Lesion mask of the same shape, if there is one.
         brain: Brain mask of the same shape.
@@ -53,7 +53,7 @@ class SliceSet(Sequence[SubjectSlices]):
         return len(self.subjects)
 
     def stack(self, contrast: str) -> tuple[NDArray[np.float32], NDArray[np.float32], list[str]]:
-        """Return images and lesion masks of one contrast as N×1×rows×columns, and whose each slice is.
+        """Return images and lesion masks of one contrast as N×1×rows×columns, and the subject of each slice.
 
         Subjects without the contrast or without a lesion mask are left out.
         """
@@ -68,37 +68,6 @@ class SliceSet(Sequence[SubjectSlices]):
         if len({image.shape[1:] for image in images}) > 1:
             raise UserError("the slices differ in size; give the frame a shape to crop or pad them to.")
         return np.concatenate(images)[:, None], np.concatenate(masks)[:, None].astype(np.float32), owners
-
-
-def load_slices(dataset: Dataset, choice: SliceChoice | None = None, *, cache: Path | None = None) -> SliceSet:
-    """Read the chosen slices of every subject of a preprocessed dataset.
-
-    Args:
-        dataset: As `read_bids` returns it for the derivatives of `steelyard preprocess`.
-        choice: Which slices; the paper's five if not given.
-        cache: Folder that keeps the slices between runs, so that whole volumes are unpacked once only.
-
-    Raises:
-        UserError: A file is unusable or a subject has too few slices, in one line that names it.
-    """
-    choice = choice or SliceChoice()
-    return SliceSet(tuple(_load(subject, choice, cache) for subject in dataset.subjects))
-
-
-def _load(subject: Subject, choice: SliceChoice, cache: Path | None) -> SubjectSlices:
-    if cache is None:
-        return _cut(subject, choice)
-    mark = _mark(subject, choice)
-    path = cache / f"{subject.key}-{mark}.npz"
-    if path.is_file():
-        try:
-            return _unpack(subject, path)
-        except Exception:  # any bytes may be in the file, and numpy's reader raises whatever they lead to
-            remove(path)
-    cut = _cut(subject, choice)
-    if _mark(subject, choice) == mark:  # or a file changed while it was read, and nobody knows which was cut
-        write_bytes(path, _pack(cut))
-    return cut
 
 
 @dataclass(frozen=True)
@@ -116,22 +85,44 @@ class SubjectVolumes:
     brain: Volume
 
 
+def load_slices(dataset: Dataset, choice: SliceChoice | None = None, *, cache: Path | None = None) -> SliceSet:
+    """Read the chosen slices of every subject of a preprocessed dataset.
+
+    Args:
+        dataset: As `read_bids` returns it for the derivatives of `steelyard preprocess`.
+        choice: Which slices; default: the paper's five.
+        cache: Folder that keeps the slices between runs, so that whole volumes are unpacked only once.
+
+    Raises:
+        UserError: A file is unusable or a subject has too few slices; the message names it.
+    """
+    choice = choice or SliceChoice()
+    return SliceSet(tuple(_load_subject(subject, choice, cache) for subject in dataset.subjects))
+
+
 def read_volumes(subject: Subject) -> SubjectVolumes:
     """Read a preprocessed subject.
 
     Raises:
         UserError: A file is unusable, or scans and masks are on different grids.
     """
-    paths = {"flair": subject.flair, "t1": subject.t1}
-    scans = {name: read_scan(path) for name, path in paths.items() if path is not None}
+    scans = {contrast: read_scan(path) for contrast, path in _scan_paths(subject).items()}
     main = next(iter(scans.values()))
-    wmh = read_mask(subject.wmh, may_be_empty=True) if subject.wmh is not None else None
-    if subject.brain is None and not has_zero_background(main):
+    wmh = None
+    if subject.wmh is not None:
+        wmh = read_mask(subject.wmh, may_be_empty=True)
+    if subject.brain is not None:
+        brain = read_mask(subject.brain)
+    elif has_zero_background(main):
+        brain = main.with_voxels(main.voxels != 0)
+    else:
         raise UserError(
             f"{subject.files[0]}: there is no brain mask, and the scan is not stripped; preprocess the dataset."
         )
-    brain = read_mask(subject.brain) if subject.brain is not None else main.with_voxels(main.voxels != 0)
-    for volume in (*scans.values(), brain, *([] if wmh is None else [wmh])):
+    volumes = [*scans.values(), brain]
+    if wmh is not None:
+        volumes.append(wmh)
+    for volume in volumes:
         if not volume.same_grid(main):
             raise UserError(
                 f"{subject.files[0]}: scans and masks of {subject.key} are not on one grid; preprocess them."
@@ -139,45 +130,78 @@ def read_volumes(subject: Subject) -> SubjectVolumes:
     return SubjectVolumes(scans, wmh, brain)
 
 
+def _scan_paths(subject: Subject) -> dict[str, Path]:
+    """Return the files of the scans that a subject has, by contrast."""
+    paths = {}
+    if subject.flair is not None:
+        paths["flair"] = subject.flair
+    if subject.t1 is not None:
+        paths["t1"] = subject.t1
+    return paths
+
+
+def _load_subject(subject: Subject, choice: SliceChoice, cache: Path | None) -> SubjectSlices:
+    """Return a subject's slices from the cache, or cut them and add them to it."""
+    if cache is None:
+        return _cut(subject, choice)
+    cache_key = _cache_key(subject, choice)
+    path = cache / f"{subject.key}-{cache_key}.npz"
+    if path.is_file():
+        try:
+            return _unpack(subject, path)
+        except Exception:  # any bytes may be in the file, and numpy's reader raises whatever they lead to
+            remove(path)
+    slices = _cut(subject, choice)
+    # If a file changed while it was read, nobody knows which content was cut: it is not kept.
+    if _cache_key(subject, choice) == cache_key:
+        write_bytes(path, _pack(slices))
+    return slices
+
+
 def _cut(subject: Subject, choice: SliceChoice) -> SubjectSlices:
-    whole = read_volumes(subject)
-    brain = canonical(whole.brain)
+    """Read a subject's volumes and cut the chosen slices out of them."""
+    volumes = read_volumes(subject)
+    brain = canonical(volumes.brain)
     try:
         indices = choice.pick(brain.voxels)
     except UserError as error:
         raise UserError(f"{subject.files[0]}: {error}.") from error
     placement = choice.frame.place(brain)
-    return SubjectSlices(
-        subject.key,
-        {name: placement.cut(canonical(scan).voxels, indices) for name, scan in whole.scans.items()},
-        None if whole.wmh is None else placement.cut_mask(canonical(whole.wmh).voxels, indices),
-        placement.cut_mask(brain.voxels, indices),
-        indices,
-    )
+    wmh = None
+    if volumes.wmh is not None:
+        wmh = placement.cut_mask(canonical(volumes.wmh).voxels, indices)
+    images = {contrast: placement.cut(canonical(scan).voxels, indices) for contrast, scan in volumes.scans.items()}
+    return SubjectSlices(subject.key, images, wmh, placement.cut_mask(brain.voxels, indices), indices)
 
 
-def _mark(subject: Subject, choice: SliceChoice) -> str:
-    """Return what changes with the files or the choice.
+def _cache_key(subject: Subject, choice: SliceChoice) -> str:
+    """Return a digest that changes with the subject's files or the choice of slices.
 
-    Of a file its content counts, and nothing else is sound: size and time can be those of another content (`cp -p`,
-    `touch -r`, rsync), clocks tick too slowly to tell two writes apart and can be set back, and inodes are used again.
-    The bytes on disk are hashed, not unpacked, so that a mark takes a small part of the time of a cut.
+    Only the content of a file is reliable. Size and time can be those of another content (`cp -p`, `touch -r`, rsync);
+    clocks tick too slowly to separate two writes, and can be set back; inodes are used again. The bytes on disk are
+    hashed without unpacking them, which takes a small part of the time of a cut.
     """
-    files = [(path.name, _content(path)) for path in subject.files]
+    files = [(path.name, _file_digest(path)) for path in subject.files]
     return sha256(dumps([files, asdict(choice)]).encode()).hexdigest()[:16]
 
 
-def _content(path: Path) -> str:
+def _file_digest(path: Path) -> str:
     try:
         return digest(path)
     except OSError as error:
         raise UserError(f"{path}: cannot be read, {reason(error)}.") from error
 
 
-def _pack(cut: SubjectSlices) -> bytes:
+def _pack(slices: SubjectSlices) -> bytes:
+    """Return slices as the bytes of an .npz file."""
+    arrays: dict[str, Any] = {
+        "brain": slices.brain,
+        "indices": np.array([slices.indices.start, slices.indices.stop]),
+        **slices.images,
+    }
+    if slices.wmh is not None:
+        arrays["wmh"] = slices.wmh
     packed = BytesIO()
-    arrays: dict[str, Any] = {"brain": cut.brain, "indices": np.array([cut.indices.start, cut.indices.stop])}
-    arrays |= cut.images | ({} if cut.wmh is None else {"wmh": cut.wmh})
     np.savez(packed, **arrays)
     return packed.getvalue()
 
@@ -194,28 +218,26 @@ def _unpack(subject: Subject, path: Path) -> SubjectSlices:
                 raise ValueError("numpy does not compress")  # so the file may expand to any size
         stream.seek(0)
         with np.load(stream, allow_pickle=False) as arrays:
-            images = {name: arrays[name] for name in ("flair", "t1") if name in arrays}
-            first, stop = (int(bound) for bound in arrays["indices"])
-            cut = SubjectSlices(subject.key, images, arrays.get("wmh"), arrays["brain"], range(first, stop))
-    _check(cut, subject)
-    return cut
+            images = {contrast: arrays[contrast] for contrast in ("flair", "t1") if contrast in arrays}
+            first, stop = map(int, arrays["indices"])
+            slices = SubjectSlices(subject.key, images, arrays.get("wmh"), arrays["brain"], range(first, stop))
+    _check(slices, subject)
+    return slices
 
 
-def _check(cut: SubjectSlices, subject: Subject) -> None:
+def _check(slices: SubjectSlices, subject: Subject) -> None:
     """Refuse slices that cannot be the subject's."""
-    paths = {"flair": subject.flair, "t1": subject.t1}
-    contrasts = {name for name, path in paths.items() if path is not None}
-    if set(cut.images) != contrasts or (cut.wmh is None) != (subject.wmh is None):
+    if set(slices.images) != set(_scan_paths(subject)) or (slices.wmh is None) != (subject.wmh is None):
         raise ValueError("slices of other files")
-    masks = [cut.brain]
-    if cut.wmh is not None:
-        masks.append(cut.wmh)
-    for image in cut.images.values():
+    masks = [slices.brain]
+    if slices.wmh is not None:
+        masks.append(slices.wmh)
+    for image in slices.images.values():
         if image.dtype != np.float32 or not np.isfinite(image).all():
             raise ValueError("an image is not of finite 32-bit floats")
     for mask in masks:
         if mask.dtype != np.bool_:
             raise ValueError("a mask is not of booleans")
-    for array in (*cut.images.values(), *masks):
-        if array.ndim != 3 or array.shape != cut.brain.shape or len(array) != len(cut.indices):
+    for array in (*slices.images.values(), *masks):
+        if array.ndim != 3 or array.shape != slices.brain.shape or len(array) != len(slices.indices):
             raise ValueError("arrays of different shapes")

@@ -1,8 +1,7 @@
 """The training loop."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from math import isfinite
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf, isfinite, nan
 from statistics import fmean
 from time import monotonic
 from typing import Any
@@ -10,85 +9,46 @@ from typing import Any
 import torch
 
 from steelyard.errors import UserError
-from steelyard.imaging.networks.losses import cross_entropy_minus_dice
+from steelyard.imaging.networks.paper import cross_entropy_minus_dice
 from steelyard.imaging.runs.config import TrainingConfig
-from steelyard.imaging.train.sampling import Batch, Draw, Pool, draw_epoch
-from steelyard.imaging.train.trainee import Trainee
+from steelyard.imaging.train.records import EpochRecord, StepRecord
+from steelyard.imaging.train.sampling import Batch, BatchIndices, SlicesByDomain, draw_epoch
+from steelyard.imaging.train.training_state import TrainingState
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepRecord:
-    """What one step did: each domain's loss and weight, the hypothetical losses, the vote or why there was none."""
+def fit(state: TrainingState, train: SlicesByDomain, validate: SlicesByDomain) -> Iterator[EpochRecord]:
+    """Train until the schedule ends, and yield one record per epoch.
 
-    step: int
-    losses: Mapping[str, float]
-    weights: Mapping[str, float]
-    hypothetical: Mapping[str, float]
-    vote: str | None
-    outcome: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class EpochRecord:
-    """What one epoch did.
-
-    Args:
-        epoch: Its number, from 0.
-        learning_rate: Of its first step.
-        losses: Mean training loss by domain.
-        validation: Validation loss by domain: the mean over subjects; empty without validation subjects.
-        better: Whether its weights are the best so far.
-        steps: Each step's record.
-        seconds: What the steps took; validation comes on top.
+    The order of the data and its augmentation follow from seed and epoch alone. So a run that is resumed is
+    bit-identical to one that was never stopped, and all methods of one seed see the same batches.
     """
-
-    epoch: int
-    learning_rate: float
-    losses: Mapping[str, float]
-    validation: Mapping[str, float]
-    better: bool
-    steps: tuple[StepRecord, ...]
-    seconds: float = field(default=0.0, compare=False)  # the one thing that differs from time to time
-
-
-def steps_per_epoch(pool: Pool, config: TrainingConfig) -> int:
-    """Return how many mini-batches an epoch has."""
-    return sum(1 for _ in _draws(pool, config, torch.Generator()))
-
-
-def fit(trainee: Trainee, train: Pool, validate: Pool) -> Iterator[EpochRecord]:
-    """Train until there is nothing left to do, and yield one record per epoch.
-
-    The order of the data and its changes follow from seed and epoch alone, so that a run that is continued is the run
-    that was never stopped, and all methods of one seed see the same batches.
-    """
-    config, fabric = trainee.config, trainee.fabric
-    while not trainee.finished:
-        seed = config.seed * 1_000_003 + trainee.epoch
+    config, fabric = state.config, state.fabric
+    while not state.finished:
+        seed = config.seed * 1_000_003 + state.epoch  # epochs of different seeds never share a generator's seed
         generator = torch.Generator().manual_seed(seed)
-        torch.manual_seed(seed)
-        trainee.model.train()
-        rate = trainee.learning_rate
+        torch.manual_seed(seed)  # for what the network itself draws, such as dropout
+        state.model.train()
+        learning_rate = state.learning_rate
         steps: list[StepRecord] = []
-        started = monotonic()
-        for draw in _draws(train, config, generator):
-            batch = augmented(draw.gather(train), config, generator)
-            batch = fabric.to_device(_part(batch, fabric.global_rank, fabric.world_size))
-            loss = trainee.balancer(trainee.model, batch, trainee.optimizer)
-            steps.append(record_step(trainee, len(steps)))
-            _refuse_nonsense(steps[-1], draw, train, epoch=trainee.epoch)
-            trainee.optimizer.zero_grad()
+        started = monotonic()  # seconds
+        for indices in _draw(train, config, generator):
+            batch = augment_batch(indices.gather(train), config, generator)
+            batch = fabric.to_device(_own_share(batch, fabric.global_rank, fabric.world_size))
+            loss = state.balancer(state.model, batch, state.optimizer)  # votes, then the weighted sum of losses
+            steps.append(record_step(state, len(steps)))
+            _check_finite(steps[-1], indices, train, epoch=state.epoch)
+            state.optimizer.zero_grad()
             fabric.backward(loss)
-            trainee.optimizer.step()
-            if trainee.cycle is not None:
-                trainee.cycle.step()
+            state.optimizer.step()
+            if state.cycle is not None:
+                state.cycle.step()  # one-cycle changes the learning rate at every step
         seconds = monotonic() - started
-        validation = validate_on(trainee, validate)
-        losses = {name: _mean_of(name, steps) for name in train}
-        better = trainee.finish_epoch(_criterion(trainee, validation or losses))
+        losses = {domain: _mean_loss(domain, steps) for domain in train}
+        validation = validate_on(state, validate)
+        better = state.finish_epoch(_mean_over_domains(state, validation or losses))
         yield EpochRecord(
-            epoch=trainee.epoch - 1,
-            learning_rate=rate,
+            epoch=state.epoch - 1,  # finish_epoch has counted it
+            learning_rate=learning_rate,
             losses=losses,
             validation=validation,
             better=better,
@@ -97,77 +57,96 @@ def fit(trainee: Trainee, train: Pool, validate: Pool) -> Iterator[EpochRecord]:
         )
 
 
-def _criterion(trainee: Trainee, losses: Mapping[str, float]) -> float:
-    """Return the mean over domains that have a loss, the same for all processes."""
-    mean = fmean([loss for loss in losses.values() if isfinite(loss)] or [float("inf")])
-    shared: Any = trainee.fabric.all_reduce(torch.tensor(mean, dtype=torch.float64), reduce_op="mean")
-    return float(shared)
+def steps_per_epoch(train: SlicesByDomain, config: TrainingConfig) -> int:
+    """Return how many mini-batches an epoch has; it is the same for every epoch."""
+    return len(list(_draw(train, config, torch.Generator())))
 
 
-def validate_on(trainee: Trainee, pool: Pool) -> dict[str, float]:
-    """Return the loss of each domain: the mean over its subjects, one batch a subject."""
-    trainee.model.eval()
+def validate_on(state: TrainingState, validate: SlicesByDomain) -> dict[str, float]:
+    """Return the loss of each domain: the mean over its subjects, one batch per subject.
+
+    Raises:
+        UserError: A loss is not finite.
+    """
+    state.model.eval()
     losses: dict[str, float] = {}
     with torch.no_grad():
-        for name, slices in pool.items():
-            each = {}
+        for domain, slices in validate.items():
+            subject_losses = []
             for subject, pair in slices.by_subject().items():
-                images, masks = trainee.fabric.to_device(pair)
-                each[subject] = float(cross_entropy_minus_dice(trainee.model(images), masks))
-                if not isfinite(each[subject]):
+                images, masks = state.fabric.to_device(pair)
+                loss = float(cross_entropy_minus_dice(state.model(images), masks))
+                if not isfinite(loss):
                     raise UserError(
-                        f"epoch {trainee.epoch}: the validation loss of {subject} ({name}) is {each[subject]}; "
+                        f"epoch {state.epoch}: the validation loss of {subject} ({domain}) is {loss}; "
                         "the weights of the last good epoch are kept. A smaller learning rate may help."
                     )
-            losses[name] = fmean(each.values())
+                subject_losses.append(loss)
+            losses[domain] = fmean(subject_losses)
     return losses
 
 
-def _draws(pool: Pool, config: TrainingConfig, generator: torch.Generator) -> Iterator[Draw]:
-    return draw_epoch(pool, batch_size=config.batch_size, mixing=config.mixing, generator=generator)
-
-
-def augmented(batch: Batch, config: TrainingConfig, generator: torch.Generator) -> Batch:
-    """Change all domains' slices in one go."""
-    images, masks = (torch.cat(parts) for parts in zip(*batch.values(), strict=True))
+def augment_batch(batch: Batch, config: TrainingConfig, generator: torch.Generator) -> Batch:
+    """Augment the slices of all domains in one call, in channels_last, the fastest layout for convolutions."""
+    images = torch.cat([images for images, _ in batch.values()])
+    masks = torch.cat([masks for _, masks in batch.values()])
     if config.augmentation is not None:
         images, masks = config.augmentation(images, masks, generator=generator)
     images = images.contiguous(memory_format=torch.channels_last)
-    sizes = [len(pair[0]) for pair in batch.values()]
-    return dict(zip(batch, zip(torch.split(images, sizes), torch.split(masks, sizes), strict=True), strict=True))
+    sizes = [len(domain_images) for domain_images, _ in batch.values()]
+    pairs = zip(torch.split(images, sizes), torch.split(masks, sizes), strict=True)
+    return dict(zip(batch, pairs, strict=True))
 
 
-def _part(batch: Batch, rank: int, ranks: int) -> Batch:
-    """Return the samples of one of several processes."""
-    if ranks == 1:
-        return batch
-    parts = {name: (images[rank::ranks], masks[rank::ranks]) for name, (images, masks) in batch.items()}
-    return {name: pair for name, pair in parts.items() if len(pair[0])}
-
-
-def record_step(trainee: Trainee, number: int) -> StepRecord:
+def record_step(state: TrainingState, number: int) -> StepRecord:
     """Return what the balancer's last call did."""
-    report = trainee.balancer.last
+    report = state.balancer.last
     assert report is not None  # noqa: S101
     return StepRecord(
         step=number,
-        losses={name: loss.item() for name, loss in report.losses.items()},
+        losses={domain: loss.item() for domain, loss in report.losses.items()},
         weights=report.weights,
-        hypothetical=report.measured if trainee.balancer.probe is not None else {},
+        hypothetical=report.measured if state.balancer.probe is not None else {},
         vote=report.vote,
         outcome=report.outcome.value,
     )
 
 
-def _refuse_nonsense(record: StepRecord, draw: Draw, pool: Pool, *, epoch: int) -> None:
-    for name, loss in record.losses.items():
+def _draw(train: SlicesByDomain, config: TrainingConfig, generator: torch.Generator) -> Iterator[BatchIndices]:
+    return draw_epoch(train, batch_size=config.batch_size, mixing=config.mixing, generator=generator)
+
+
+def _own_share(batch: Batch, rank: int, ranks: int) -> Batch:
+    """Return the samples of one of several processes: each n-th; a domain without any is left out."""
+    if ranks == 1:
+        return batch
+    share = {}
+    for domain, (images, masks) in batch.items():
+        if rank < len(images):
+            share[domain] = (images[rank::ranks], masks[rank::ranks])
+    return share
+
+
+def _check_finite(record: StepRecord, indices: BatchIndices, train: SlicesByDomain, *, epoch: int) -> None:
+    """Stop before the optimizer steps along a loss that is NaN or infinite."""
+    for domain, loss in record.losses.items():
         if not isfinite(loss):
             raise UserError(
-                f"step {record.step} of epoch {epoch}: the loss of {name} is {loss} on a batch of "
-                f"{draw.describe(pool)}; the weights of the last good epoch are kept. A smaller learning rate may help."
+                f"step {record.step} of epoch {epoch}: the loss of {domain} is {loss} on a batch of "
+                f"{indices.describe(train)}; the weights of the last good epoch are kept. "
+                "A smaller learning rate may help."
             )
 
 
-def _mean_of(name: str, steps: list[StepRecord]) -> float:
-    held = [step.losses[name] for step in steps if name in step.losses]
-    return fmean(held) if held else float("nan")
+def _mean_loss(domain: str, steps: Sequence[StepRecord]) -> float:
+    """Return a domain's mean loss over the steps that had samples of it; NaN if none had."""
+    losses = [step.losses[domain] for step in steps if domain in step.losses]
+    return fmean(losses) if losses else nan
+
+
+def _mean_over_domains(state: TrainingState, losses: Mapping[str, float]) -> float:
+    """Return the mean over the domains that have a loss, and over processes, so that all of them decide alike."""
+    finite = [loss for loss in losses.values() if isfinite(loss)]
+    mean = fmean(finite) if finite else inf
+    shared: Any = state.fabric.all_reduce(torch.tensor(mean, dtype=torch.float64), reduce_op="mean")
+    return float(shared)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from steelyard.errors import UserError
 from steelyard.imaging.datasets.subjects import Dataset
-from steelyard.imaging.networks.losses import cross_entropy_minus_dice
+from steelyard.imaging.networks.paper import cross_entropy_minus_dice
 from steelyard.imaging.runs.config import TrainingConfig
 from steelyard.imaging.runs.method import Method
 from steelyard.imaging.runs.run_folder import RunFolder
