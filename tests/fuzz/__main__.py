@@ -11,7 +11,7 @@ from fuzz import headers, kills, library, records
 from fuzz.material import Bench, Material
 from fuzz.nursery import Nursery
 from fuzz.tally import MARK, Budget, Tally, as_markdown
-from steelyard.cli.marked_page import with_measured
+from steelyard.files.marked_page import with_measured
 
 CASES = {"headers": 3000, "records": 560, "kills": 72, "library": 2000}
 """How many cases of each part make a whole campaign."""

@@ -49,6 +49,7 @@ _ALIASES = {
     "FAMO": "famo",
 }
 _PAPER = {"greedy": "Ours-G", "conservative": "Ours-C", "shift-greedy": "Simple-G", "shift-conservative": "Simple-C"}
+_STATISTICS: dict[MetaTest, str] = {"eval": "running", "batch": "batch"}
 _DESCRIPTIONS: dict[Kind, str] = {
     "equal": "equal weights",
     "shift-greedy": "weights moved towards the domain with the lower hypothetical loss (the paper's Simple-G)",
@@ -150,7 +151,22 @@ class Method:
 
     @property
     def description(self) -> str:
-        """What the method does, in a few words."""
+        """What the method does, in a few words.
+
+        >>> Method.parse("greedy-25+every-4").description
+        'votes for the domain whose step serves all best; the last 25 count; votes on one step in 4'
+        """
+        parts = [self._base_description]
+        if self.first_order:
+            parts.append("first-order votes")
+        if self.meta_test is not None:
+            parts.append(f"hypothetical steps are judged on {_STATISTICS[self.meta_test]} statistics")
+        if self.every is not None:
+            parts.append(f"votes on one step in {self.every}")
+        return "; ".join(parts)
+
+    @property
+    def _base_description(self) -> str:
         if self.kind == "fixed":
             return f"fixed weights of {', '.join(map(_as_text, self.percentages))} per cent"
         if self.kind == "greedy":
