@@ -20,8 +20,8 @@ from steelyard.imaging.train.data import LabelledSlices
 from steelyard.imaging.train.sampling import DomainSlices
 from steelyard.report.data.results import read_results
 from steelyard.report.data.timings import Timings
+from steelyard.report.tables.evidence import tables_page
 from steelyard.report.tables.summary import summarise, summary_csv
-from steelyard.report.tables.tables_page import tables_page
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 RESULTS = DOCS / "results"

@@ -2,7 +2,6 @@
 
 experiment.json    the settings and splits that all runs share
 results.csv        every metric of every run, test subject and domain
-curves.csv.gz      losses and weights after every epoch of every run (see `steelyard.imaging.runs.curves`)
 timings.csv        how long each run took
 failures.csv       which runs failed, and why
 runs/              runs/MODEL-AVAILABILITY/METHOD/fold-F_repeat-R, each a run folder

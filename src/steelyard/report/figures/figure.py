@@ -14,6 +14,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from PIL import Image
 
 from steelyard.files.atomic import write_bytes
 from steelyard.files.destinations import check_file
@@ -54,6 +55,8 @@ _PANEL_SIZE = (4.6, 3.1)  # inches; text of 9 pt reads well on a phone at this s
 _ACROSS = 3  # panels side by side in a file
 _MOST_POINTS = 400  # of a line; more cannot be seen, and take space
 _SPREAD = "± 1 s.d."
+_PAGE_DPI = 100  # dots per inch; text of 8.5 points is still legible
+_PAGE_COLOURS = 256  # the most that a PNG with a palette holds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +188,20 @@ def drawn_points(length: int) -> NDArray[np.int64]:
     return np.unique(np.linspace(0, length - 1, min(length, _MOST_POINTS)).round().astype(np.int64))
 
 
+def figures_page(figures: Sequence[ReportFigure]) -> bytes:
+    """Return figures as one PNG, one below the other; the same figures give the same bytes."""
+    pictures = [_picture(figure) for figure in figures if figure.panels]
+    width = max(picture.width for picture in pictures)
+    page = Image.new("RGB", (width, sum(picture.height for picture in pictures)), CARD)
+    top = 0
+    for picture in pictures:
+        page.paste(picture, (0, top))
+        top += picture.height
+    content = io.BytesIO()
+    page.quantize(_PAGE_COLOURS).save(content, format="png", optimize=True)
+    return content.getvalue()
+
+
 def css_variables(*, dark: bool) -> str:
     """Return the declarations of the colours that inline figures refer to."""
     declarations = []
@@ -241,3 +258,13 @@ def _inline_svg(svg: bytes, title: str) -> str:
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
     label = title.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
     return text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+
+
+def _picture(figure: ReportFigure) -> Image.Image:
+    """Draw a figure with its title above it."""
+    drawn = figure.drawn()
+    content = io.BytesIO()
+    with rc_context(_PLAIN_TEXT):
+        drawn.suptitle(figure.title, color=INK, fontsize=11, x=0.01, ha="left")
+        drawn.savefig(content, format="png", dpi=_PAGE_DPI)
+    return Image.open(content).convert("RGB")

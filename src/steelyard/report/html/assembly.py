@@ -1,14 +1,14 @@
 """From runs to the report."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from steelyard.errors import UserError
-from steelyard.imaging.datasets.subjects import Dataset
+from steelyard.imaging.datasets.subjects import Dataset, Subject
 from steelyard.imaging.train.data import read_prepared
 from steelyard.report.data.names import canonical_method, plotted_domains
 from steelyard.report.data.predictions import SubjectPredictions, predict_on
@@ -31,6 +31,7 @@ from steelyard.report.tables.run_tables import (
     rivals,
     subjects_table,
 )
+from steelyard.report.tables.table import PageTable
 
 _NO_SCANS = "Without --data there are no scans here, and no geometry of gradients."
 
@@ -72,30 +73,35 @@ def assemble(
         design: The settings of the runs' experiment, if their own may be gone.
     """
     name_settings = name_settings or len(by_setting(runs)) > 1
-    evaluated = [run for run in runs if run.subjects]
-    tables, scores = [methods_table(by_method(runs))], []
-    for setting, group in by_setting(evaluated).items():
-        suffix = f", {setting}" if name_settings else ""
-        tables.append(means_table(group, title=f"Means over the test subjects{suffix}"))
-        scores.append(subjects_table(group, title=f"Every test subject{suffix}"))
+    means, scores = _score_tables(runs, name_settings=name_settings)
     figures = _figures(runs, name_settings=name_settings)
     subjects: list[SubjectPredictions] = []
     subjects_note = _NO_SCANS
     if scans is not None:
         dataset = read_prepared(scans.data)
-        subjects, subjects_note = _viewer_subjects(evaluated, dataset, scans)
+        subjects, subjects_note = _viewer_subjects(runs, dataset, scans)
         figures = [*_scan_figures(subjects), *_geometry_figures(runs, dataset, scans.trusted), *figures]
     return Report(
         title=title,
         lead=lead,
         answer=answer(runs),
-        tables=tables,
+        tables=[methods_table(runs), *means],
         figures=[figure for figure in figures if figure.panels],
         subjects=list(map(pack_subject, subjects)),
         subjects_note=subjects_note,
         scores=scores,
         settings=configuration_tables(runs, design),
     )
+
+
+def _score_tables(runs: Sequence[RunRecord], *, name_settings: bool) -> tuple[list[PageTable], list[PageTable]]:
+    """Return, of every setting with evaluated runs, the table of means and the table of subjects."""
+    means, subjects = [], []
+    for setting, group in by_setting(run for run in runs if run.subjects).items():
+        suffix = f", {setting}" if name_settings else ""
+        means.append(means_table(group, title=f"Means over the test subjects{suffix}"))
+        subjects.append(subjects_table(group, title=f"Every test subject{suffix}"))
+    return means, subjects
 
 
 def _figures(runs: Sequence[RunRecord], *, name_settings: bool) -> list[ReportFigure]:
@@ -133,19 +139,19 @@ def _figure_name(name: str, shown_domains: Sequence[str], domains: Sequence[str]
 
 def _viewer_subjects(runs: Sequence[RunRecord], dataset: Dataset, scans: Scans) -> tuple[list[SubjectPredictions], str]:
     """Return the subjects of the viewer, and a note on how many of how many they are."""
-    runs = next(iter(by_setting(runs).values()), [])
-    if not _tested(dataset, runs):
+    candidates = _predicting_runs(runs)
+    if not _tested(dataset, candidates):
         raise UserError(f"{dataset.root}: holds none of the subjects that the runs were tested on.")
-    methods = tuple(map(canonical_method, scans.methods)) or _default_methods(runs)
+    methods = tuple(map(canonical_method, scans.methods)) or _default_methods(candidates)
+    present = by_method(candidates)
     for method in methods:
-        if method not in by_method(runs):
-            raise UserError(f"no run that was tested is of method {method}; there are {', '.join(by_method(runs))}.")
-    chosen_runs = [run for run in runs if run.method in methods]
+        if method not in present:
+            raise UserError(f"no run that was tested is of method {method}; there are {', '.join(present)}.")
+    chosen_runs = [run for run in candidates if run.method in methods]
     tested = _tested(dataset, chosen_runs)
-    predictions: list[SubjectPredictions] = []
-    for subject in dataset.subjects:
-        if subject.key in tested and len(predictions) < scans.subjects:
-            predictions.append(predict_on(subject, chosen_runs, trusted=scans.trusted))
+    predictions = []
+    for subject in tested[: scans.subjects]:
+        predictions.append(predict_on(subject, chosen_runs, trusted=scans.trusted))
     note = (
         f"{len(predictions)} of {len(tested)} test subjects are in the viewer, with what {' and '.join(methods)} find "
         "on them."
@@ -153,12 +159,25 @@ def _viewer_subjects(runs: Sequence[RunRecord], dataset: Dataset, scans: Scans) 
     return predictions, note
 
 
-def _tested(dataset: Dataset, runs: Sequence[RunRecord]) -> Collection[str]:
+def _predicting_runs(runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """Return the evaluated runs of the first setting, whose networks are there to predict with.
+
+    Raises:
+        UserError: No run has a folder.
+    """
+    with_folder = [run for run in runs if run.config is not None]
+    if not with_folder:
+        raise UserError("the run folders are gone, so there are no networks to predict with; leave out --data.")
+    settings = by_setting(run for run in with_folder if run.subjects)
+    return next(iter(settings.values()), [])
+
+
+def _tested(dataset: Dataset, runs: Sequence[RunRecord]) -> list[Subject]:
     """Return the subjects of a dataset that some run was tested on."""
-    tested: set[str] = set()
+    names: set[str] = set()
     for run in runs:
-        tested.update(run.subjects)
-    return tested & {subject.key for subject in dataset.subjects}
+        names.update(run.subjects)
+    return [subject for subject in dataset.subjects if subject.key in names]
 
 
 def _default_methods(runs: Sequence[RunRecord]) -> tuple[str, ...]:

@@ -24,12 +24,17 @@ from steelyard.report.data.recorded_runs import read_experiment_runs
 from steelyard.report.data.results import Results, read_results
 from steelyard.report.data.runs import RunRecord, by_method
 from steelyard.report.data.timings import timings_of
-from steelyard.report.figures.figures_page import figures_page
+from steelyard.report.figures.figure import figures_page
 from steelyard.report.html.assembly import Scans, assemble
 from steelyard.report.html.page import Report, render_report
 from steelyard.report.statistics.findings import Finding, findings_of
-from steelyard.report.tables.evidence import comparison_tables, result_tables, write_findings, write_tables
-from steelyard.report.tables.tables_page import tables_page
+from steelyard.report.tables.evidence import (
+    comparison_tables,
+    result_tables,
+    tables_page,
+    write_findings,
+    write_tables,
+)
 
 _CONTINUE = "give the experiment's command again to continue"
 

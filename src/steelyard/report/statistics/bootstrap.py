@@ -39,27 +39,27 @@ class Design:
     """Which subject was tested in which fold; resampling follows it.
 
     Args:
-        fold_of_unit: The fold of each unit (a test subject in a fold), from 0.
-        subject_of_unit: Its subject, from 0.
+        fold_of_case: The fold of each case (a test subject in a fold), from 0.
+        subject_of_case: Its subject, from 0.
         seed: Settles the draws.
         draws: How many.
         level: Of confidence intervals.
     """
 
-    fold_of_unit: NDArray[np.int64]
-    subject_of_unit: NDArray[np.int64]
+    fold_of_case: NDArray[np.int64]
+    subject_of_case: NDArray[np.int64]
     seed: int = 0
     draws: int = DRAWS
     level: float = 0.95
 
 
 def subject_means(differences: Array, design: Design) -> Array:
-    """Return each subject's mean over its runs, of differences by unit and repeat; NaN for one without any."""
+    """Return each subject's mean over its runs, of differences by case and repeat; NaN for one without any."""
     return _by_subject(mean(differences, axis=1), design)
 
 
 def estimate_mean(differences: Array, design: Design) -> Estimate:
-    """Estimate the mean over subjects of paired differences, by unit and repeat.
+    """Estimate the mean over subjects of paired differences, by case and repeat.
 
     Each draw takes subjects with replacement and, in every fold, repeats with replacement. The subjects of a fold were
     tested on the same networks, so a repeat is drawn for all of them together; drawing for each subject apart would
@@ -91,8 +91,8 @@ def estimate_mean(differences: Array, design: Design) -> Estimate:
 def extra_repeats(differences: Array, design: Design) -> int:
     """Return how many pairs of runs there are beyond one in each fold; with none, run-to-run variation is unknown."""
     extra = 0
-    for fold in np.unique(design.fold_of_unit):
-        runs = int(np.isfinite(differences[design.fold_of_unit == fold]).any(axis=0).sum())
+    for fold in np.unique(design.fold_of_case):
+        runs = int(np.isfinite(differences[design.fold_of_case == fold]).any(axis=0).sum())
         extra += max(0, runs - 1)
     return extra
 
@@ -108,20 +108,20 @@ def interval(value: float, error: float, *, freedom: int, level: float) -> Estim
 
 def _redrawn(differences: Array, design: Design, rng: np.random.Generator) -> Array:
     """Return each subject's mean with the repeats of every fold drawn anew: by draw and subject."""
-    by_unit = np.empty((design.draws, len(differences)))
-    for fold in np.unique(design.fold_of_unit):
-        units = design.fold_of_unit == fold
-        runs = np.isfinite(differences[units]).any(axis=0)
-        by_unit[:, units] = _redrawn_fold(differences[units][:, runs], design.draws, rng)
-    return _by_subject(by_unit, design)
+    by_case = np.empty((design.draws, len(differences)))
+    for fold in np.unique(design.fold_of_case):
+        cases = design.fold_of_case == fold
+        runs = np.isfinite(differences[cases]).any(axis=0)
+        by_case[:, cases] = _redrawn_fold(differences[cases][:, runs], design.draws, rng)
+    return _by_subject(by_case, design)
 
 
-def _by_subject(by_unit: Array, design: Design) -> Array:
-    """Return the mean over each subject's units, which are the last axis; NaN for one without any."""
-    belongs = design.subject_of_unit[:, None] == np.arange(design.subject_of_unit.max() + 1)  # by unit and subject
-    defined = np.isfinite(by_unit)
+def _by_subject(by_case: Array, design: Design) -> Array:
+    """Return the mean over each subject's cases, which are the last axis; NaN for one without any."""
+    belongs = design.subject_of_case[:, None] == np.arange(design.subject_of_case.max() + 1)  # by case and subject
+    defined = np.isfinite(by_case)
     count = defined.astype(float) @ belongs
-    total = np.where(defined, by_unit, 0.0) @ belongs
+    total = np.where(defined, by_case, 0.0) @ belongs
     return np.where(count > 0, total / np.maximum(count, 1), math.nan)
 
 
@@ -133,7 +133,7 @@ def _redrawn_fold(differences: Array, draws: int, rng: np.random.Generator) -> A
     times = rng.multinomial(repeats, np.full(repeats, 1 / repeats), size=draws)
     defined = np.isfinite(differences)
     deviations = np.where(defined, differences - centre[:, None], 0.0)
-    weight = times @ defined.T  # a unit may lack a repeat that others of its fold have
+    weight = times @ defined.T  # a case may lack a repeat that others of its fold have
     moved = (times @ deviations.T) / np.maximum(weight, 1)
     redrawn: Array = centre + math.sqrt(repeats / (repeats - 1)) * moved
     return redrawn

@@ -163,10 +163,10 @@ def _finite_grid(results: Results, setting: Setting, metric: str) -> ScoreGrid:
 
 
 def _with_best_fixed(grid: ScoreGrid, fixed: Sequence[str]) -> ScoreGrid:
-    """Return the grid with one method more: for each unit, the fixed weighting that did best on others."""
-    groups = grid.subject_of_unit
+    """Return the grid with one method more: for each case, the fixed weighting that did best on others."""
+    groups = grid.subject_of_case
     if grid.folds > 1:
-        groups = grid.fold_of_unit
+        groups = grid.fold_of_case
     best_scores = np.full(grid.values.shape[1:], math.nan)
     for group in np.unique(groups):
         others = groups != group
@@ -179,7 +179,7 @@ def _with_best_fixed(grid: ScoreGrid, fixed: Sequence[str]) -> ScoreGrid:
 
 
 def _total(grid: ScoreGrid, method: str, *, among: NDArray[np.bool_]) -> float:
-    """Return a method's mean over some units, summed over domains; higher is better."""
+    """Return a method's mean over some cases, summed over domains; higher is better."""
     summed = grid.summed(grid.of(method), among=among)
     total = float(mean(mean(summed, axis=1), axis=0))
     if grid.metric in LOWER_IS_BETTER:
@@ -189,8 +189,8 @@ def _total(grid: ScoreGrid, method: str, *, among: NDArray[np.bool_]) -> float:
 
 def _compare(grid: ScoreGrid, method: str, against: str, *, settings: Settings) -> Comparison:
     design = Design(
-        fold_of_unit=grid.fold_of_unit,
-        subject_of_unit=grid.subject_of_unit,
+        fold_of_case=grid.fold_of_case,
+        subject_of_case=grid.subject_of_case,
         seed=settings.seed,
         draws=settings.draws,
     )
@@ -198,8 +198,8 @@ def _compare(grid: ScoreGrid, method: str, against: str, *, settings: Settings) 
     summed = grid.summed(by_domain)
     by_subject = subject_means(summed, design)
     total, ranks = estimate_mean(summed, design), signed_rank(by_subject)
-    units, repeats = np.nonzero(np.isfinite(summed))
-    runs = set(zip(grid.fold_of_unit[units].tolist(), repeats.tolist(), strict=True))
+    cases, repeats = np.nonzero(np.isfinite(summed))
+    runs = set(zip(grid.fold_of_case[cases].tolist(), repeats.tolist(), strict=True))
     p = math.nan
     if not math.isnan(total.p):
         p = max(total.p, ranks.p)

@@ -18,79 +18,79 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScoreGrid:
-    """A metric by method, domain, unit and repeat.
+    """A metric by method, domain, case and repeat.
 
-    A unit is a test subject in a fold; with folds that share no subject, as in cross-validation, it is the subject.
+    A case is a test subject in a fold; with folds that share no subject, as in cross-validation, it is the subject.
 
     Args:
         setting: The network and the data it had.
         metric: Which metric.
         methods: First axis.
         domains: Second axis.
-        units: Third axis: fold and subject.
+        cases: Third axis: fold and subject.
         repeats: Fourth axis.
         values: The scores; NaN where there is none.
-        tested: Which domains a unit was tested in, by domain and unit; a subject may lack scans of one.
+        tested: Which domains a case was tested in, by domain and case; a subject may lack scans of one.
     """
 
     setting: Setting
     metric: str
     methods: tuple[str, ...]
     domains: tuple[str, ...]
-    units: tuple[tuple[int, str], ...]
+    cases: tuple[tuple[int, str], ...]
     repeats: tuple[int, ...]
     values: Array
     tested: NDArray[np.bool_]
 
     @cached_property
-    def fold_of_unit(self) -> NDArray[np.int64]:
-        """The fold of each unit, as a number from 0."""
-        folds, _ = zip(*self.units, strict=True)
+    def fold_of_case(self) -> NDArray[np.int64]:
+        """The fold of each case, as a number from 0."""
+        folds, _ = zip(*self.cases, strict=True)
         return np.unique(folds, return_inverse=True)[1]
 
     @cached_property
-    def subject_of_unit(self) -> NDArray[np.int64]:
-        """The subject of each unit, as a number from 0."""
-        _, subjects = zip(*self.units, strict=True)
+    def subject_of_case(self) -> NDArray[np.int64]:
+        """The subject of each case, as a number from 0."""
+        _, subjects = zip(*self.cases, strict=True)
         return np.unique(subjects, return_inverse=True)[1]
 
     def of(self, method: str) -> Array:
-        """Return a method's scores by domain, unit and repeat."""
+        """Return a method's scores by domain, case and repeat."""
         scores: Array = self.values[self.methods.index(method)]
         return scores
 
     def summed(self, scores: Array, *, among: NDArray[np.bool_] | None = None) -> Array:
-        """Return scores by domain, unit and repeat summed over the domains, by unit and repeat.
+        """Return scores by domain, case and repeat summed over the domains, by case and repeat.
 
-        A unit is summed over the domains it was tested in, each multiplied by how many units there are for one that has
-        it, so that the mean over units is the sum of the domains' means even where nobody was tested in all of them.
+        A case is summed over the domains it was tested in, each multiplied by how many cases there are for one that has
+        it, so that the mean over cases is the sum of the domains' means even where nobody was tested in all of them.
 
         Args:
-            scores: By domain, unit and repeat.
-            among: The units that count; all if not given. Others are NaN, and so is everything where no unit is left
+            scores: By domain, case and repeat.
+            among: The cases that count; all if not given. Others are NaN, and so is everything where no case is left
                 of some domain.
         """
         complete = np.isfinite(scores) | ~self.tested[:, :, None]
         counted = np.asarray(complete.all(axis=0)).any(axis=1)
         if among is not None:
             counted = counted & among
-        units_of_domain = (self.tested & counted).sum(axis=1)
-        if not units_of_domain.all():
+        cases_of_domain = (self.tested & counted).sum(axis=1)
+        if not cases_of_domain.all():
             return np.full(scores.shape[1:], math.nan)
-        factor = (counted.sum() / units_of_domain)[:, None, None]
+        factor = (counted.sum() / cases_of_domain)[:, None, None]
         total: Array = (np.where(self.tested[:, :, None], scores, 0.0) * factor).sum(axis=0)
         return np.where(np.asarray(counted)[:, None], total, math.nan)
 
     @cached_property
     def run_means(self) -> Array:
         """The mean over its test subjects of each run: by method, domain, fold and repeat."""
-        parts = [mean(self.values[:, :, self.fold_of_unit == fold], axis=2) for fold in range(self.folds)]
+        parts = [mean(self.values[:, :, self.fold_of_case == fold], axis=2) for fold in range(self.folds)]
         return np.stack(parts, axis=2)
 
     @property
     def folds(self) -> int:
         """How many folds there are."""
-        return int(self.fold_of_unit.max()) + 1
+        return int(self.fold_of_case.max()) + 1
 
     @cached_property
     def means(self) -> Array:
@@ -122,28 +122,28 @@ def score_grid(results: Results, setting: Setting, metric: str) -> ScoreGrid:
         raise UserError(f"{results.source}: does not hold {metric}; it holds {', '.join(results.metrics)}.")
     rows = results.of(setting)
     methods = results.methods(setting)
-    tested_domains, tested_units, run_repeats = set(), set(), set()
+    tested_domains, tested_cases, run_repeats = set(), set(), set()
     for row in rows:
         tested_domains.add(row.domain)
-        tested_units.add((row.run.fold, row.subject))
+        tested_cases.add((row.run.fold, row.subject))
         run_repeats.add(row.run.repeat)
     domains = tuple(name for name in results.domains if name in tested_domains)
-    units, repeats = tuple(sorted(tested_units)), tuple(sorted(run_repeats))
-    values = np.full((len(methods), len(domains), len(units), len(repeats)), math.nan)
-    tested = np.zeros((len(domains), len(units)), dtype=bool)
+    cases, repeats = tuple(sorted(tested_cases)), tuple(sorted(run_repeats))
+    values = np.full((len(methods), len(domains), len(cases), len(repeats)), math.nan)
+    tested = np.zeros((len(domains), len(cases)), dtype=bool)
     method_index, domain_index = _index(methods), _index(domains)
-    unit_index, repeat_index = _index(units), _index(repeats)
+    case_index, repeat_index = _index(cases), _index(repeats)
     for row in rows:
         domain = domain_index[row.domain]
-        unit = unit_index[row.run.fold, row.subject]
-        values[method_index[row.run.method], domain, unit, repeat_index[row.run.repeat]] = row.metrics[metric]
-        tested[domain, unit] = True
+        case = case_index[row.run.fold, row.subject]
+        values[method_index[row.run.method], domain, case, repeat_index[row.run.repeat]] = row.metrics[metric]
+        tested[domain, case] = True
     return ScoreGrid(
         setting=setting,
         metric=metric,
         methods=methods,
         domains=domains,
-        units=units,
+        cases=cases,
         repeats=repeats,
         values=values,
         tested=tested,

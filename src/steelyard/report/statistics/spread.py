@@ -28,7 +28,7 @@ def estimate_spread_gain(grid: ScoreGrid, method: str, baseline: str, *, design:
     pair = np.where(np.isfinite(pair).all(axis=0), pair, math.nan)
     folds = []
     for fold in range(grid.folds):
-        scores = _paired(pair[:, :, grid.fold_of_unit == fold])
+        scores = _paired(pair[:, :, grid.fold_of_case == fold])
         if scores.shape[3] > 1:
             folds.append(scores)
     if not folds:
@@ -46,7 +46,7 @@ def estimate_spread_gain(grid: ScoreGrid, method: str, baseline: str, *, design:
 
 
 def _paired(scores: Array) -> Array:
-    """Return a fold's scores by method, domain, unit and repeat, without repeats that lack any run mean others have."""
+    """Return a fold's scores by method, domain, case and repeat, without repeats that lack any run mean others have."""
     defined = np.isfinite(mean(scores, axis=2))  # by method, domain and repeat
     tested = defined.any(axis=(0, 2))  # by domain
     return scores[..., defined[:, tested].all(axis=(0, 1)) & tested.any()]

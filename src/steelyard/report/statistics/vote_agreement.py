@@ -56,7 +56,8 @@ class VoteAgreement:
         share: The share of these steps on which it was the same.
         kappa: Cohen's kappa: agreement beyond that of random votes of the same frequencies; NaN if all votes of both
             are for one domain.
-        share_between: The share on steps without a vote of its own, where the last one stays in force; NaN if there are none.
+        share_between: The share on steps without a vote of its own, where the last one stays in force; NaN if there are
+            none.
         correlation: Of the differences between domains' hypothetical losses, over all steps on which both measured; NaN
             for a method that measures exactly, but not on every step.
     """
@@ -229,9 +230,9 @@ def mean_over_runs(values: Sequence[float]) -> Estimate:
     """
     if not values:
         return UNKNOWN
-    # Each run is a unit of its own.
+    # Each run is a case of its own.
     runs = np.arange(len(values))
-    return estimate_mean(np.array(values)[:, None], Design(fold_of_unit=runs, subject_of_unit=runs))
+    return estimate_mean(np.array(values)[:, None], Design(fold_of_case=runs, subject_of_case=runs))
 
 
 def _loss_differences(exact: Sequence[StepVote], own: Sequence[StepVote]) -> tuple[Array, Array]:

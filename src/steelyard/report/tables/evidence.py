@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from steelyard.errors import UserError
 from steelyard.files.atomic import remove, write_bytes
 from steelyard.report.data.metrics import METRICS
 from steelyard.report.data.results import Results
@@ -16,7 +17,7 @@ from steelyard.report.statistics.comparisons import Comparison, Settings
 from steelyard.report.statistics.findings import Finding, findings_of, probability, with_interval
 from steelyard.report.tables.paper_tables import LAYOUTS, NO_NUMBER, TABLE_S1, TABLE_S2, make_table
 from steelyard.report.tables.summary import summarise, summary_csv
-from steelyard.report.tables.table import NOTATIONS, PageTable
+from steelyard.report.tables.table import NOTATIONS, PageTable, PaperTable, as_markdown
 
 _COMPARISONS, _FINDINGS = "comparisons.csv", "verdict.txt"
 _NOTE = (
@@ -83,10 +84,9 @@ def _write(folder: Path, texts: Mapping[str, str]) -> list[Path]:
 def findings_text(findings: Sequence[Finding]) -> str:
     """Return the answers, each followed by its comparisons, and what the methods' names mean."""
     paragraphs = []
-    methods: dict[str, None] = {}  # a set that keeps its order
     for finding in findings:
         paragraphs.append("\n- ".join([finding.overall, *finding.sentences]))
-        methods |= dict.fromkeys(finding.methods)
+    methods = _method_lines(findings)
     if methods:
         paragraphs.append("\n- ".join(["Methods:", *methods]))
     return "\n\n".join(paragraphs) + "\n"
@@ -152,11 +152,38 @@ def _csv_cell(value: object) -> str:
     return f"{value:.6g}"
 
 
+def tables_page(results: Results, timings: Timings) -> str:
+    """Return all tables as Markdown.
+
+    Args:
+        results: All rows.
+        timings: How long steps took; the last column of the comparisons follows from them, everything else from the
+            results alone.
+    """
+    try:
+        findings = findings_of(results)
+    except UserError as error:
+        fault = str(error).removeprefix(f"{results.source}: ")  # the page is the same wherever the folder lies
+        findings, conclusion = (), [f"Methods are not compared: {fault}"]
+    else:
+        conclusion = [finding.overall for finding in findings]
+    parts = ["# Conclusion", *conclusion]
+    for layout in LAYOUTS:
+        table = make_table(results, layout)
+        if table.groups:
+            parts += [f"# Table {table.name.removeprefix('table-').upper()}", as_markdown(table).strip()]
+    for comparisons in comparison_tables(findings, timings):
+        parts += [f"# {comparisons.title}", _page_table_markdown(comparisons)]
+    parts += _sentences(findings)
+    return "\n\n".join(parts) + "\n"
+
+
 def result_tables(results: Results) -> Iterator[PageTable]:
     """Yield the paper's tables with readable names, one for each setting; table S2 has all columns of table 1."""
     for title, layout in (("Every method", TABLE_S2), ("Training on one domain", TABLE_S1)):
         table = make_table(results, replace(layout, paper_names=False))
         for setting, rows in table.groups:
+            # A note on one setting begins with its name.
             other_settings = tuple(f"{name}:" for name, _ in table.groups if name != setting)
             notes = [note for note in table.notes if not note.startswith(other_settings)]
             yield PageTable(
@@ -210,3 +237,33 @@ def _number(value: float, form: str, *, unit: str = "") -> str:
     if math.isnan(value):
         return NO_NUMBER
     return f"{value:{form}}{unit}"
+
+
+def _sentences(findings: Sequence[Finding]) -> list[str]:
+    """Return every comparison in a sentence, and what the methods' names mean."""
+    parts = []
+    for finding in findings:
+        parts += [f"# Comparisons in words, {finding.setting}", _bullets(finding.sentences)]
+    methods = _method_lines(findings)
+    if methods:
+        parts += ["# Methods", _bullets(methods)]
+    return parts
+
+
+def _method_lines(findings: Sequence[Finding]) -> list[str]:
+    """Return the explanation of every method that some setting has, each once."""
+    lines: dict[str, None] = {}  # a set that keeps its order
+    for finding in findings:
+        lines |= dict.fromkeys(finding.methods)
+    return list(lines)
+
+
+def _bullets(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _page_table_markdown(table: PageTable) -> str:
+    rows = tuple(map(tuple, table.rows))
+    groups = ((table.title, rows),)
+    notation = PaperTable(name="", caption=table.note, headings=tuple(table.headings), groups=groups)
+    return as_markdown(notation).strip()

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from steelyard.imaging.runs.method import PAPER, Method
 from steelyard.report.data.metrics import METRICS
@@ -26,7 +26,8 @@ class Layout:
         single: Whether its rows are the methods that train on one domain, or those that train on all.
         gains: Whether it has GAIN-μ and GAIN-σ, after the first metric.
         decimals: Of every number.
-        paper_names: Whether methods have the paper's names (`F50-T50`) or the readable ones (`equal`).
+        paper_names: Whether methods have the paper's names (`F50-T50`), if domains are the paper's, or the readable
+            ones (`equal`).
     """
 
     name: str
@@ -83,6 +84,8 @@ def make_table(results: Results, layout: Layout, *, baseline: str | None = None)
         layout: Which table.
         baseline: The method that GAIN-μ and GAIN-σ are over; `equal` by default.
     """
+    if results.domains != PAPER_DOMAINS:
+        layout = replace(layout, paper_names=False)  # F50-T50 names FLAIR and T1
     lines = [line for line in summarise(results, baseline=baseline) if layout.holds(line.method)]
     columns = _columns(results, layout, lines)
     headings = ["method", "runs"]

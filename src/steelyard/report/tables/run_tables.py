@@ -1,7 +1,7 @@
 """What a few runs reached, in plain numbers: tables of means, subjects, methods and settings, and a sentence."""
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import inf, isinf, isnan, nan
 from statistics import fmean
 from typing import Any
@@ -19,13 +19,15 @@ _METRICS = (("dsc", "DSC", 3), ("auc", "AUC", 3), ("lesion_f1", "lesion F1", 3))
 _SUBJECT_METRICS = (*_METRICS, ("hd95", "HD95", 1))
 
 
-def methods_table(names: Iterable[str]) -> PageTable:
+def methods_table(runs: Sequence[RunRecord]) -> PageTable:
     """Return a table that explains the methods' names."""
     rows = []
-    for name in names:
+    for name in by_method(runs):
         method = Method.read(name)
+        # The paper's names are of FLAIR and T1.
+        paper_name = method.paper_name if set(runs[0].domains) == {"flair", "t1"} else _NO_NUMBER
         if method.description:
-            rows.append([name, method.paper_name, method.description])
+            rows.append([name, paper_name, method.description])
     return PageTable(title="Methods", headings=["method", "in the paper", "weights of the domains"], rows=rows)
 
 
