@@ -145,9 +145,10 @@ def open_experiment(grid: GridConfig, *, data: Path, out: Path, execution: Execu
     _check_out(out)
     execution.check()
     with TemporaryDirectory(prefix="steelyard-") as folder:
-        scratch = Path(folder)  # keeps the slices until the experiment has a folder
-        is_new = not (out / DESIGN).exists()
-        slices = read_slices(grid, data, scratch if is_new else out)
+        scratch = Path(folder)
+        # Slices that are read now are kept in the scratch folder until all checks are passed.
+        has_slices = (out / SLICES).is_dir()
+        slices = read_slices(grid, data, out if has_slices else scratch)
         units = plan(grid, slices, data=data.resolve(), out=out.resolve(), accelerator=execution.accelerator)
         _check_design(out, grid, slices)
         waiting = units_to_do(out.resolve(), units)

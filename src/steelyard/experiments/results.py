@@ -73,8 +73,8 @@ def _results_without_run(out: Path) -> dict[UnitKey, list[Row]]:
     rows: dict[UnitKey, list[Row]] = {}
     if not path.exists():
         return rows
-    for place, row in read_rows(path, (*KEYS, "subject", "domain")):
-        key = UnitKey.parse(row, place=place)
+    for location, row in read_rows(path, (*KEYS, "subject", "domain")):
+        key = UnitKey.parse(row, place=location)
         if not (out / key.folder).exists():
             metrics = {name: cell for name, cell in row.items() if name not in KEYS}
             rows.setdefault(key, []).append(metrics)
