@@ -4,8 +4,8 @@ from pathlib import Path
 from steelyard.benchmark.measure import Record
 from steelyard.cli.agreement import MARK
 from steelyard.cli.benchmark import with_tables
-from steelyard.cli.marked_page import with_measured
-from steelyard.report.tables.agreement_table import as_markdown
+from steelyard.files.marked_page import with_measured
+from steelyard.report.tables.agreement import as_markdown
 
 DOCS = Path(__file__).parents[2] / "docs"
 

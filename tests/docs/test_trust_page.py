@@ -5,7 +5,7 @@ import pytest
 
 from fuzz.__main__ import CASES
 from fuzz.page import MARK, TITLES, as_markdown
-from steelyard.cli.marked_page import with_measured
+from steelyard.files.marked_page import with_measured
 
 DOCS = Path(__file__).parents[2] / "docs"
 

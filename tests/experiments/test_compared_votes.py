@@ -19,7 +19,7 @@ BESIDE = {"first": FirstOrder, "batch": lambda: FirstOrder(meta_test="batch"), "
 
 
 def job(cohort, out, **settings):
-    config = replace(smoke(), method="Ours-C-25", **settings)
+    config = replace(smoke(), method="conservative-25", **settings)
     slices = load_labelled(read_prepared(cohort), config.slices, domains=config.domains)
     split = split_subjects(slices.subjects, folds=5, seed=0)
     return TrainingJob(config=config, split=split, slices=slices, out=out)
@@ -61,7 +61,7 @@ def test_a_retraced_run_is_the_one_on_disk(cohort, tmp_path):
     given = job(cohort, tmp_path / "run")
     records = list(train(given))
     before = {path: path.read_bytes() for path in given.out.iterdir()}
-    epochs = list(retrace(RunFolder(given.out), cohort, ["Ours-C-25+first-order"]))
+    epochs = list(retrace(RunFolder(given.out), cohort, ["conservative-25+first-order"]))
     assert [len(rows) for rows in epochs] == [2 * len(record.steps) for record in records]
     exact = [row for rows in epochs for row in rows if row["method"] == "conservative-25"]
     steps = [step for record in records for step in record.steps]
@@ -72,7 +72,7 @@ def test_a_retraced_run_is_the_one_on_disk(cohort, tmp_path):
     for row in (row for rows in epochs for row in rows):
         worst = max(("flair", "t1"), key=lambda name, row=row: row[f"hypothetical_{name}"])
         assert row["vote"] == worst
-    assert len(list(retrace(RunFolder(given.out), cohort, ["Ours-C-25+first-order"], epochs=1))) == 1
+    assert len(list(retrace(RunFolder(given.out), cohort, ["conservative-25+first-order"], epochs=1))) == 1
     assert {path: path.read_bytes() for path in given.out.iterdir()} == before
 
 
@@ -84,7 +84,7 @@ def test_what_is_not_exact_or_not_the_runs_own_is_refused(cohort, tmp_path):
     given = job(cohort, tmp_path / "run")
     RunWriter(given.out).begin(given.config, given.split, given.slices.digests)
     with pytest.raises(UserError, match=r"method shift-conservative: casts no votes"):
-        next(retrace(RunFolder(given.out), cohort, ["Simple-C"]))
+        next(retrace(RunFolder(given.out), cohort, ["shift-conservative"]))
     split = given.out / "split.json"
     split.write_text(split.read_text().replace('"digests": {', '"digests": {"sub-9": "0",'))
     with pytest.raises(UserError, match=r"split.json: the run there has another digests"):

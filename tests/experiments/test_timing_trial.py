@@ -3,8 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from steelyard.experiments import timing_trial as rehearsal
-from steelyard.experiments.estimate import Forecast, kind_of
+from steelyard.experiments import timing_trial
+from steelyard.experiments.estimate import Forecast, step_kind
 from steelyard.experiments.grids import smoke
 from steelyard.experiments.units import do_unit, plan, read_slices
 from steelyard.imaging.train import training
@@ -19,25 +19,25 @@ def slices(cohort):
 
 @pytest.fixture
 def units(cohort, slices, tmp_path):
-    grid = replace(smoke(), availability=(None,), methods=("F50-T50", "Ours-C-25", "Ours-C-25+every-9"))
+    grid = replace(smoke(), availability=(None,), methods=("equal", "conservative-25", "conservative-25+every-9"))
     return plan(grid, slices, data=cohort, out=tmp_path / "out")
 
 
-def test_what_nothing_is_known_of_is_rehearsed_with_validation_and_judging(slices, units, tmp_path):
+def test_what_nothing_is_known_of_is_timed_in_a_trial_with_validation_and_judging(slices, units, tmp_path):
     forecast = Forecast(slices)
     forecast.measure(units)
-    assert set(forecast.step) == {kind_of(unit) for unit in units}
+    assert set(forecast.step) == {step_kind(unit) for unit in units}
     (validation,), (judging,) = forecast.validation.values(), forecast.judging.values()
     assert min(validation, judging, *forecast.step.values()) > 0
     unit = units[0]
-    steps = 2 * forecast.steps(unit) * forecast.step[kind_of(unit)]
+    steps = 2 * forecast.steps(unit) * forecast.step[step_kind(unit)]
     assert forecast.seconds(unit) == pytest.approx(steps + 2 * validation + len(unit.split.test) * judging)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_known_is_not_rehearsed(slices, units):
+def test_what_has_been_timed_is_not_timed_again(slices, units):
     unit = units[0]
-    forecast = Forecast(slices, {kind_of(unit): 1.0}, {("unet", 2): 2.0}, {"unet": 3.0})
+    forecast = Forecast(slices, {step_kind(unit): 1.0}, {("unet", 2): 2.0}, {"unet": 3.0})
     forecast.measure([unit])
     assert (*forecast.step.values(), *forecast.validation.values(), *forecast.judging.values()) == (1.0, 2.0, 3.0)
 
@@ -51,15 +51,15 @@ def test_what_is_known_is_not_rehearsed(slices, units):
     ],
 )
 def test_enough_steps_are_timed(slices, units, monkeypatch, number, paces, mean):
-    def rehearsed(training_state, *_):
+    def epochs(trainee, *_):
         for pace in paces:
             yield EpochRecord(
                 epoch=0, learning_rate=0.1, losses={}, validation={}, better=True, steps=(None,) * 2, seconds=2 * pace
             )
         pytest.fail("more steps were timed than needed")
 
-    monkeypatch.setattr(rehearsal, "fit", rehearsed)
-    assert rehearsal.time_step(units[number], slices) == pytest.approx(mean)
+    monkeypatch.setattr(timing_trial, "fit", epochs)
+    assert timing_trial.time_step(units[number], slices) == pytest.approx(mean)
 
 
 def test_the_steps_of_a_run_are_timed_apart_from_its_validation(slices, units, monkeypatch):

@@ -38,11 +38,11 @@ _PRELOADED = (
         "steelyard.imaging.networks.export",
         "steelyard.imaging.anatomy.ventricles",
     ),
-    *("steelyard.experiments.executors", "steelyard.experiments.estimate", "steelyard.experiments.compared_votes"),
+    *("steelyard.experiments.local_executor", "steelyard.experiments.estimate", "steelyard.experiments.compared_votes"),
     *(
         "steelyard.benchmark.epoch_profile",
-        "steelyard.report.statistics.conclusion",
-        "steelyard.report.statistics.agreement",
+        "steelyard.report.html.experiment_report",
+        "steelyard.report.tables.agreement",
     ),
     *("steelyard.report.html.page", "lightning.fabric", "matplotlib.pyplot", "fuzz.headers"),
 )

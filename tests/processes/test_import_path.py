@@ -110,7 +110,7 @@ def test_a_network_of_ones_own_needs_its_folder_named(more, cohort, tmp_path, mo
         "from steelyard.imaging.networks.paper import UNet\ndef make():\n    return UNet(width=4)\n"
     )
     command = [COMMAND, "experiment", "smoke", cohort, "out", "--methods", "F50-T50", "--availability", "2F", *more]
-    command += ["--models", "own:make", "--turns", "0", "1"]
+    command += ["--models", "own:make", "--test-folds", "0", "1"]
     refused = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert refused.returncode == 2
     assert "own cannot be imported, No module named 'own'; is its folder in PYTHONPATH?" in refused.stderr

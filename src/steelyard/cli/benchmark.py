@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from steelyard.cli.command import Command
-from steelyard.cli.marked_page import check_page, with_measured
 from steelyard.errors import UserError
+from steelyard.files.marked_page import check_page, with_measured
 
 if TYPE_CHECKING:
     from steelyard.benchmark.measure import Record

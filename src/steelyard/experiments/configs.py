@@ -1,4 +1,4 @@
-"""Named configs to start from: each a function."""
+"""Named training configs to start from: each is a function."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,12 +10,12 @@ from steelyard.imaging.scans.frame import Frame
 
 
 def paper() -> TrainingConfig:
-    """The paper's every setting, for a GPU: U-Net of width 64, SGD, plateau schedule, random mixed batches."""
+    """All settings of the paper, for a GPU: U-Net of width 64, SGD, plateau schedule, random mixed batches."""
     return TrainingConfig(slices=SliceChoice(frame=Frame(shape=(256, 224))))
 
 
 def standard() -> TrainingConfig:
-    """For a network to use, trained on two cores: the paper's design on smaller planes, all slices, one-cycle AdamW."""
+    """A network to use, trained on two cores: the paper's U-Net on smaller planes, all slices, one-cycle AdamW."""
     return TrainingConfig(
         width=16,
         slices=SliceChoice(count=None, frame=Frame(shape=(128, 96), pixel_mm=1.5)),
@@ -30,7 +30,7 @@ def standard() -> TrainingConfig:
 
 
 def smoke() -> TrainingConfig:
-    """A run of seconds that learns next to nothing."""
+    """A run that takes seconds and learns next to nothing."""
     return TrainingConfig(
         width=4,
         slices=SliceChoice(count=3, frame=Frame(shape=(64, 64), pixel_mm=4.0)),
@@ -43,7 +43,7 @@ def smoke() -> TrainingConfig:
 
 
 def demo() -> TrainingConfig:
-    """Small enough that two runs, the inner loop's among them, take minutes."""
+    """Small enough that two runs, one of them with exact votes, take minutes."""
     return TrainingConfig(
         width=8,
         slices=SliceChoice(count=16, frame=Frame(shape=(96, 80), pixel_mm=2.0)),
@@ -58,18 +58,22 @@ def demo() -> TrainingConfig:
 
 
 def desk() -> TrainingConfig:
-    """`demo` with fewer epochs: one of the hundreds of runs of an experiment on two cores."""
+    """`demo` with fewer epochs, for experiments of hundreds of runs on two cores."""
     return replace(demo(), epochs=12)
 
 
-PROFILES: dict[str, Callable[[], TrainingConfig]] = {
+CONFIGS: dict[str, Callable[[], TrainingConfig]] = {
     function.__name__: function for function in (paper, standard, desk, demo, smoke)
 }
-"""By name."""
+"""The configs, by name."""
 
 
-def profile_named(name: str) -> TrainingConfig:
-    """Return a profile, or say which there are."""
-    if name not in PROFILES:
-        raise UserError(f"experiment must be one of {', '.join(PROFILES)}; got {name}.")
-    return PROFILES[name]()
+def config_named(name: str) -> TrainingConfig:
+    """Return the config of this name.
+
+    Raises:
+        UserError: There is none.
+    """
+    if name not in CONFIGS:
+        raise UserError(f"experiment must be one of {', '.join(CONFIGS)}; got {name}.")
+    return CONFIGS[name]()

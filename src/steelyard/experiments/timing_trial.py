@@ -1,4 +1,4 @@
-"""How long the parts of a run take, from a little of each on a network that nothing is kept of."""
+"""A timing trial: how long the parts of a unit take, measured on an untrained network."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,19 +17,21 @@ from steelyard.imaging.train.sampling import DomainSlices, SlicesByDomain
 from steelyard.imaging.train.training import fit, steps_per_epoch, validate_on
 from steelyard.imaging.train.training_state import TrainingState
 
-_STEPS, _SECONDS = 3, 0.5  # that are timed at least, after some to warm up
-_ENDLESS = 100_000  # epochs
+_FEWEST_STEPS, _SHORTEST = 3, 0.5  # steps and seconds that are timed at least, after an epoch to warm up
+_ENDLESS = 100_000  # epochs, so that the trial decides when to stop
 
 
 def time_step(unit: Unit, slices: LabelledSlices) -> float:
-    """Return the seconds of one training step; of a method that votes now and then, votes in due proportion."""
-    training_state, pool = _begin(unit, slices)
+    """Return the mean seconds of a training step; a method that votes on every n-th step is timed for n steps."""
+    training_state, pool = _start(unit, slices)
     probe = training_state.balancer.probe
-    least = _STEPS if probe is None else max(_STEPS, probe.every)
+    fewest = _FEWEST_STEPS
+    if probe is not None:
+        fewest = max(fewest, probe.every)
     epochs = fit(training_state, pool, {})
-    next(epochs)
+    next(epochs)  # warms up
     steps, seconds = 0, 0.0
-    while steps < least or seconds < _SECONDS:
+    while steps < fewest or seconds < _SHORTEST:
         record = next(epochs)
         steps += len(record.steps)
         seconds += record.seconds
@@ -38,7 +40,7 @@ def time_step(unit: Unit, slices: LabelledSlices) -> float:
 
 def time_validation(unit: Unit, slices: LabelledSlices) -> float:
     """Return the seconds of an epoch besides its steps: a pass over the validation subjects and a checkpoint."""
-    training_state, pool = _begin(unit, slices)
+    training_state, pool = _start(unit, slices)
     judged = slices.part(unit.split, "validate", unit.config.trained)
     record = next(fit(training_state, pool, {}))
     with TemporaryDirectory() as folder:
@@ -59,12 +61,14 @@ def time_judging(unit: Unit) -> float:
     return monotonic() - started
 
 
-def _begin(unit: Unit, slices: LabelledSlices) -> tuple[TrainingState, SlicesByDomain]:
-    """Return an untrained network, and as few slices as make one step a domain."""
+def _start(unit: Unit, slices: LabelledSlices) -> tuple[TrainingState, SlicesByDomain]:
+    """Return an untrained network, and one batch of slices per domain."""
     config = replace(unit.config, epochs=_ENDLESS, stop_after=_ENDLESS)
     torch.set_num_threads(config.threads)
     whole = slices.part(unit.split, "train", config.trained)
     size = config.batch_size
-    pool = {name: DomainSlices(one.images[:size], one.masks[:size], one.owners[:size]) for name, one in whole.items()}
+    pool = {}
+    for name, domain in whole.items():
+        pool[name] = DomainSlices(domain.images[:size], domain.masks[:size], domain.owners[:size])
     fabric = Fabric(accelerator=unit.accelerator, devices=1)
     return TrainingState(config, fabric, steps=steps_per_epoch(pool, config)), pool

@@ -9,7 +9,11 @@
 | runs/MODEL-AVAILABILITY/METHOD/fold-F_repeat-R/ | one run folder each |
 | slices/ | slices that were cut once for all runs |
 | votes/ | the votes of runs that were retraced |
+| curves.csv.gz | losses and weights of every run and epoch |
+| tables.md, figures.png | all tables, and all figures, on one page |
 | tables/, figures/, report.html | the report |
+
+What a repository keeps of an experiment: experiment.json, results.csv, curves.csv.gz, tables.md and figures.png.
 """
 
 import math
@@ -30,6 +34,7 @@ from steelyard.imaging.runs.method import Method
 DESIGN, RESULTS, TIMINGS, FAILURES = "experiment.json", "results.csv", "timings.csv", "failures.csv"
 RUNS, SLICES, VOTES = "runs", "slices", "votes"
 TABLES, FIGURES, REPORT = "tables", "figures", "report.html"
+TABLES_PAGE, FIGURES_PAGE = "tables.md", "figures.png"
 
 KEYS = ("model", "availability", "method", "fold", "repeat")
 """The columns that identify a run in every table."""
@@ -135,7 +140,7 @@ class UnitKey:
         subjects = math.inf  # `all` and other names come before any number
         if number.isascii() and number.isdecimal():
             subjects = int(number)
-        return (_model_order(self.model), -subjects, self.method.order, self.fold, self.repeat)
+        return (model_order(self.model), -subjects, self.method.order, self.fold, self.repeat)
 
     def __str__(self) -> str:
         return f"{self.model} {self.availability} {self.method.name} fold {self.fold} repeat {self.repeat}"
@@ -230,7 +235,7 @@ def is_run_name(name: str) -> bool:
     return _RUN_NAME.fullmatch(name) is not None
 
 
-def _model_order(model: str) -> tuple[int, str]:
+def model_order(model: str) -> tuple[int, str]:
     """Return a key that sorts the built-in networks first, in the paper's order, and others by name."""
     built_in = list(NAMES)
     if model in built_in:

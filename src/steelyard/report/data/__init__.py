@@ -1,1 +1,1 @@
-"""Reading runs and experiment folders."""
+"""Reading runs, experiment folders and tables of results."""

@@ -4,19 +4,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product, starmap
 from pathlib import Path
 
 from steelyard.errors import UserError
-from steelyard.files.checks import parse_whole
 from steelyard.files.records import read_header, read_rows
-from steelyard.report.data.cells import check_names, read_metric
-from steelyard.report.data.kinds import BASELINES, METRICS, method_order, model_order, natural
+from steelyard.imaging.runs.experiment_folder import KEYS, UnitKey, model_order
+from steelyard.report.data.metrics import METRICS, check_names, read_metric
+from steelyard.report.data.names import BASELINE, canonical_method, natural_order, sorted_methods
 from steelyard.report.data.runs import RunRecord
 
-RESULTS, RUNS = "results.csv", "runs"
-"""What `steelyard experiment` calls its table and the folder of its runs."""
-
-KEYS = ("model", "availability", "method", "fold", "repeat", "subject", "domain")
+SCORE_KEYS = (*KEYS, "subject", "domain")
 """The columns that say what a row is about; all others are metrics, or ignored."""
 
 _PART = "part"  # `steelyard evaluate` writes it; only the test subjects count here
@@ -43,8 +41,8 @@ class RunKey:
     """Which run of a setting.
 
     Args:
-        method: How it weighed the domains.
-        fold: Whose turn it was to be tested on.
+        method: How it weighed the domains, by the readable name.
+        fold: Which part of the subjects it was tested on.
         repeat: Which of the runs that differ in their seed alone.
     """
 
@@ -101,17 +99,15 @@ class Results:
         key, times = Counter(row.key for row in self.rows).most_common(1)[0]
         if times > 1:
             raise UserError(f"{self.source}: {key[0]}, {key[1]}, {key[2]}, {key[3]} is there {times} times.")
-        if any(set(row.metrics) != set(self.rows[0].metrics) for row in self.rows):
-            raise UserError(f"{self.source}: not every row holds the same metrics.")
+        for row in self.rows:
+            if set(row.metrics) != set(self.rows[0].metrics):
+                raise UserError(f"{self.source}: not every row holds the same metrics.")
         object.__setattr__(self, "rows", tuple(sorted(self.rows, key=lambda row: row.key)))
 
     @cached_property
     def settings(self) -> tuple[Setting, ...]:
         """The settings: by model, then from much data to little."""
-        found = {row.setting for row in self.rows}
-        return tuple(
-            sorted(found, key=lambda one: (model_order(one.model), one.availability != "all", _descending(one)))
-        )
+        return tuple(sorted({row.setting for row in self.rows}, key=_setting_order))
 
     @cached_property
     def metrics(self) -> tuple[str, ...]:
@@ -121,73 +117,84 @@ class Results:
     @cached_property
     def domains(self) -> tuple[str, ...]:
         """The domains that were tested on."""
-        return tuple(sorted({row.domain for row in self.rows}, key=natural))
+        return tuple(sorted({row.domain for row in self.rows}, key=natural_order))
 
     @cached_property
-    def _by_setting(self) -> dict[Setting, tuple[Score, ...]]:
-        held: dict[Setting, list[Score]] = {}
+    def _by_setting(self) -> dict[Setting, list[Score]]:
+        groups: dict[Setting, list[Score]] = {}
         for row in self.rows:
-            held.setdefault(row.setting, []).append(row)
-        return {setting: tuple(rows) for setting, rows in held.items()}
+            groups.setdefault(row.setting, []).append(row)
+        return groups
 
     def of(self, setting: Setting) -> tuple[Score, ...]:
         """Return the rows of a setting."""
-        return self._by_setting.get(setting, ())
+        return tuple(self._by_setting.get(setting, ()))
 
     def methods(self, setting: Setting) -> tuple[str, ...]:
         """Return the methods that were run in a setting, in the paper's order."""
-        return tuple(sorted({row.run.method for row in self.of(setting)}, key=method_order))
+        return tuple(sorted_methods(row.run.method for row in self.of(setting)))
 
     def expected_runs(self, setting: Setting) -> tuple[RunKey, ...]:
         """Return every method in every fold and repeat that any method of the setting was run in."""
-        runs = {row.run for row in self.of(setting)}
-        folds, repeats = sorted({run.fold for run in runs}), sorted({run.repeat for run in runs})
-        return tuple(
-            RunKey(method, fold, repeat) for method in self.methods(setting) for fold in folds for repeat in repeats
-        )
+        folds, repeats = set(), set()
+        for row in self.of(setting):
+            folds.add(row.run.fold)
+            repeats.add(row.run.repeat)
+        return tuple(starmap(RunKey, product(self.methods(setting), sorted(folds), sorted(repeats))))
 
     def missing_runs(self, setting: Setting) -> tuple[RunKey, ...]:
         """Return the runs that are expected and of which there is no row."""
-        there = {row.run for row in self.of(setting)}
-        return tuple(run for run in self.expected_runs(setting) if run not in there)
+        finished = {row.run for row in self.of(setting)}
+        return tuple(run for run in self.expected_runs(setting) if run not in finished)
 
     def incomplete_runs(self, setting: Setting) -> tuple[RunKey, ...]:
         """Return the runs that lack a subject, or a domain of one, that other runs of the same fold have."""
-        tested: dict[int, set[tuple[str, str]]] = {}
-        held: dict[RunKey, set[tuple[str, str]]] = {}
+        tested_in_fold: dict[int, set[tuple[str, str]]] = {}
+        tested_in_run: dict[RunKey, set[tuple[str, str]]] = {}
         for row in self.of(setting):
-            tested.setdefault(row.run.fold, set()).add((row.subject, row.domain))
-            held.setdefault(row.run, set()).add((row.subject, row.domain))
-        return tuple(run for run in sorted(held) if held[run] != tested[run.fold])
+            tested_in_fold.setdefault(row.run.fold, set()).add((row.subject, row.domain))
+            tested_in_run.setdefault(row.run, set()).add((row.subject, row.domain))
+        return tuple(run for run in sorted(tested_in_run) if tested_in_run[run] != tested_in_fold[run.fold])
 
-    def baseline(self, setting: Setting, wanted: str | None = None) -> str | None:
-        """Return the method that the others of a setting are held against; none if it was not run there."""
-        return next((name for name in ((wanted,) if wanted else BASELINES) if name in self.methods(setting)), None)
+    def baseline(self, setting: Setting, name: str | None = None) -> str | None:
+        """Return the method that the others of a setting are compared with; none if it was not run there.
+
+        Args:
+            setting: The network and the data it had.
+            name: The baseline, by any of its names; `equal` by default.
+        """
+        baseline = canonical_method(name or BASELINE)
+        if baseline in self.methods(setting):
+            return baseline
+        return None
 
 
 def read_results(path: Path) -> Results:
-    """Read a table of results.
+    """Read a table of results; methods get their readable names.
 
-    The columns are `KEYS` and at least one of the metrics that `steelyard evaluate` writes. An empty cell is a metric
-    that is not defined. With a column `part`, rows of other than test subjects are left out.
+    The columns are `SCORE_KEYS` and at least one of the metrics that `steelyard evaluate` writes. An empty cell is a
+    metric that is not defined. With a column `part`, rows of other than test subjects are left out.
 
     Raises:
-        UserError: The file cannot be read or is no such table, with the line where there is one.
+        UserError: The file cannot be read or is not such a table, with the line where there is one.
     """
-    lines = read_rows(path, KEYS)
+    lines = list(read_rows(path, SCORE_KEYS))
     header = read_header(path)
     metrics = [name for name in METRICS if name in header]
-    rows = [
-        Score(
-            setting=setting_of(cells),
-            run=run_of(where, cells),
+    rows = []
+    for where, cells in lines:
+        if cells.get(_PART, "test") != "test":
+            continue
+        check_names(where, cells, ("subject", "domain"))
+        setting, run = split_key(UnitKey.parse(cells, place=where))
+        row = Score(
+            setting=setting,
+            run=run,
             subject=cells["subject"],
             domain=cells["domain"],
             metrics={name: read_metric(where, name, cells[name]) for name in metrics},
         )
-        for where, cells in lines
-        if cells.get(_PART, "test") == "test"
-    ]
+        rows.append(row)
     if not metrics:
         raise UserError(f"{path}: has no column of a metric ({', '.join(METRICS)}).")
     return Results(tuple(rows), str(path))
@@ -206,44 +213,30 @@ def results_of_runs(runs: Sequence[RunRecord], *, availability: str = "all") -> 
     Raises:
         UserError: A run was not evaluated, or two runs are the same.
     """
-    tested = {run.path: tuple(sorted({row["subject"] for row in _test_rows(run)})) for run in runs}
-    folds = sorted(set(tested.values()))
-    rows = [
-        Score(
-            setting=Setting(run.config.model, availability),
-            run=RunKey(run.method, folds.index(tested[run.path]), run.config.seed),
-            subject=row["subject"],
-            domain=row["domain"],
-            metrics={name: read_metric(str(run.path), name, row[name]) for name in METRICS if name in row},
-        )
-        for run in runs
-        for row in _test_rows(run)
-    ]
+    subjects_of_run = {run.path: tuple(sorted(run.subjects)) for run in runs}
+    folds = sorted(set(subjects_of_run.values()))
+    rows = []
+    for run in runs:
+        if not run.subjects:
+            raise UserError(f"{run.path}: has no metrics of a test subject; evaluate it first.")
+        key = RunKey(run.method, folds.index(subjects_of_run[run.path]), run.seed)
+        for row in run.metrics:
+            if row["part"] != "test":
+                continue
+            metrics = {name: read_metric(str(run.path), name, row[name]) for name in METRICS if name in row}
+            setting = Setting(run.model, availability)
+            rows.append(Score(setting=setting, run=key, subject=row["subject"], domain=row["domain"], metrics=metrics))
     return Results(tuple(rows), "runs")
 
 
-def setting_of(cells: Mapping[str, str]) -> Setting:
-    """Return the setting that a row of a table names."""
-    return Setting(cells["model"], cells["availability"])
+def split_key(key: UnitKey) -> tuple[Setting, RunKey]:
+    """Return the setting of a run, and which run of the setting it is."""
+    return Setting(key.model, key.availability), RunKey(key.method.name, key.fold, key.repeat)
 
 
-def run_of(where: str, cells: Mapping[str, str]) -> RunKey:
-    """Return the run that a row of a table names.
-
-    Raises:
-        UserError: Fold or repeat is no whole number, or another key is no name.
-    """
-    check_names(where, cells, KEYS)
-    fold, repeat = (parse_whole(f"{where}: {name}", cells[name]) for name in ("fold", "repeat"))
-    return RunKey(cells["method"], fold, repeat)
-
-
-def _test_rows(run: RunRecord) -> list[dict[str, str]]:
-    rows = [row for row in run.metrics if row.get(_PART, "test") == "test"]
-    if not rows:
-        raise UserError(f"{run.path}: has no metrics of a test subject; evaluate it first.")
-    return rows
-
-
-def _descending(setting: Setting) -> tuple[tuple[bool, int, str], ...]:
-    return tuple((text, -number, part) for text, number, part in natural(setting.availability))
+def _setting_order(setting: Setting) -> tuple[object, ...]:
+    """Return a key that sorts settings by model, then from much data to little: all, 12F, 8F."""
+    availability = []
+    for is_text, number, part in natural_order(setting.availability):
+        availability.append((is_text, -number, part))
+    return model_order(setting.model), setting.availability != "all", tuple(availability)

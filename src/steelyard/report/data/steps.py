@@ -1,4 +1,4 @@
-"""The weights and votes of a run, step by step, kept small: experiments have a thousand runs of many thousand steps."""
+"""The weights and votes of a run, step by step, in few bytes: experiments have a thousand runs of many steps."""
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
@@ -7,9 +7,11 @@ from pathlib import Path
 
 from steelyard.errors import UserError
 from steelyard.files.records import read_rows
-from steelyard.report.data.cells import check_names, read_weight
+from steelyard.report.data.metrics import check_names, read_weight
 
-_WEIGHT = "weight_"
+WEIGHT = "weight_"
+"""What the columns of the domains' weights begin with."""
+
 _MOST_VOTERS = 1000  # far more domains than anybody has, and far fewer than an array of two bytes tells apart
 
 
@@ -20,14 +22,14 @@ class Steps:
     Args:
         count: How many steps there are.
         weights: Every domain's weight after each step, in single precision.
-        voters: The domains that were voted for, in the order of their first vote.
-        cast: For every step the place in `voters`, from one; 0 where none was cast.
+        voters: The domains that were voted for, in the order of their first vote, numbered from 1.
+        vote_numbers: For every step the number of the domain in `voters`; 0 where there was no vote.
     """
 
     count: int = 0
     weights: dict[str, "array[float]"] = field(default_factory=dict)
     voters: dict[str, int] = field(default_factory=dict)
-    cast: "array[int]" = field(default_factory=lambda: array("H"))
+    vote_numbers: "array[int]" = field(default_factory=lambda: array("H"))
 
     def votes(self) -> list[str]:
         """Return the domain that each step voted for; an empty name where none did.
@@ -36,7 +38,7 @@ class Steps:
         ['t1', '', '', 'flair']
         """
         names = ["", *self.voters]
-        return [names[place] for place in self.cast]
+        return [names[number] for number in self.vote_numbers]
 
 
 def read_steps(path: Path) -> Steps:
@@ -45,13 +47,15 @@ def read_steps(path: Path) -> Steps:
     Raises:
         UserError: It is damaged, and where.
     """
-    return gather_steps(_checked(path) if path.exists() else ())
+    if not path.exists():
+        return Steps()
+    return gather_steps(_checked_rows(path))
 
 
-def _checked(path: Path) -> Iterator[Mapping[str, str]]:
+def _checked_rows(path: Path) -> Iterator[Mapping[str, str]]:
     for where, row in read_rows(path):
         for name, text in row.items():
-            if name.startswith(_WEIGHT):
+            if name.startswith(WEIGHT):
                 read_weight(where, name, text)
         if row.get("vote"):
             check_names(where, row, ["vote"])
@@ -66,15 +70,22 @@ def gather_steps(rows: Iterable[Mapping[str, str]]) -> Steps:
     """
     steps = Steps()
     for row in rows:
-        if not steps.count:
-            steps.weights = {
-                name.removeprefix(_WEIGHT): array("f") for name in row if name and name.startswith(_WEIGHT)
-            }
-        for domain, held in steps.weights.items():
-            held.append(float(row[f"{_WEIGHT}{domain}"]))
-        vote = row.get("vote")
-        if len(steps.voters) >= _MOST_VOTERS:
-            raise UserError(f"votes are for more than {_MOST_VOTERS} domains.")
-        steps.cast.append(steps.voters.setdefault(vote, len(steps.voters) + 1) if vote else 0)
+        if steps.count == 0:
+            # The first row says which domains there are.
+            for name in row:
+                if name.startswith(WEIGHT):
+                    steps.weights[name.removeprefix(WEIGHT)] = array("f")
+        for domain, curve in steps.weights.items():
+            curve.append(float(row[f"{WEIGHT}{domain}"]))
+        steps.vote_numbers.append(_vote_number(steps.voters, row.get("vote", "")))
         steps.count += 1
     return steps
+
+
+def _vote_number(voters: dict[str, int], vote: str) -> int:
+    """Return the number of the domain that was voted for, a new one if it is new; 0 without a vote."""
+    if len(voters) >= _MOST_VOTERS:
+        raise UserError(f"votes are for more than {_MOST_VOTERS} domains.")
+    if not vote:
+        return 0
+    return voters.setdefault(vote, len(voters) + 1)

@@ -1,29 +1,39 @@
-"""From run directories to the report."""
+"""From runs to the report."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 from steelyard.errors import UserError
 from steelyard.imaging.datasets.subjects import Dataset, Subject
 from steelyard.imaging.train.data import read_prepared
-from steelyard.report.data.configuration import configuration_tables
-from steelyard.report.data.geometry import measure_geometry
-from steelyard.report.data.kinds import weights_that_tell
+from steelyard.report.data.names import canonical_method, plotted_domains
 from steelyard.report.data.predictions import SubjectPredictions, predict_on
 from steelyard.report.data.runs import RunRecord, by_method, by_setting
-from steelyard.report.figures.geometry import geometry_plate
-from steelyard.report.figures.learning import learning_plate
-from steelyard.report.figures.plate import Plate, colours
-from steelyard.report.figures.scans import scans_plate
-from steelyard.report.figures.scores import scores_plate
-from steelyard.report.figures.trade_off import trade_off_plate
-from steelyard.report.figures.weights import weights_plate
+from steelyard.report.figures.curves import learning_figure, weights_figure
+from steelyard.report.figures.figure import ReportFigure, method_colours
+from steelyard.report.figures.geometry import geometry_figure
+from steelyard.report.figures.scans import scans_figure
+from steelyard.report.figures.scores import scores_figure, trade_off_figure
 from steelyard.report.html.page import Report
 from steelyard.report.html.viewer import pack_subject
-from steelyard.report.tables.comparison import answer, baseline_of, best_method, means_table, rivals, subjects_table
+from steelyard.report.statistics.gradient_geometry import measure_geometry
+from steelyard.report.tables.run_tables import (
+    answer,
+    baseline_of,
+    best_method,
+    configuration_tables,
+    means_table,
+    methods_table,
+    rivals,
+    subjects_table,
+)
+from steelyard.report.tables.table import PageTable
+
+_NO_SCANS = "Without --data there are no scans here, and no geometry of gradients."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +42,9 @@ class Scans:
 
     Args:
         data: The preprocessed dataset that the runs were tested on.
-        subjects: At most so many in the viewer.
-        methods: Whose predictions; the baseline's and the best other's if not said.
-        trusted: Import paths of networks that are not ours, from the user: needed, because they are code.
+        subjects: The maximum number of subjects in the viewer.
+        methods: Whose predictions; by default the baseline's and the best other's.
+        trusted: Import paths of the user's own networks, from the user: needed, because they are code.
     """
 
     data: Path
@@ -44,108 +54,155 @@ class Scans:
 
 
 def assemble(
-    runs: Sequence[RunRecord], *, scans: Scans | None = None, title: str, lead: str, marked: bool = False
+    runs: Sequence[RunRecord],
+    *,
+    title: str,
+    lead: str,
+    name_settings: bool = False,
+    scans: Scans | None = None,
+    design: Mapping[str, Any] | None = None,
 ) -> Report:
     """Return the report on some runs.
 
     Args:
         runs: As `read_runs` returns them.
-        scans: Which scans may be shown; none if not given, and then there is no viewer.
         title: Of the page.
         lead: What it is about, in a sentence.
-        marked: Whether titles and file names name the setting even if there is one only, as more may come later.
+        name_settings: Whether titles and file names name the setting even if there is only one.
+        scans: Which scans may be shown; without them there is no viewer.
+        design: The settings of the runs' experiment, if their own may be gone.
     """
-    settings = by_setting(runs)
-    marks = {setting: f", {setting}" if marked or len(settings) > 1 else "" for setting in settings}
-    judged = [run for run in runs if run.subjects]
-    figures = [plate for setting, held in settings.items() for plate in _plates(held, marks[setting])]
-    shown: list[SubjectPredictions] = []
-    note = "Without --data there are no scans here, and no geometry of gradients."
+    name_settings = name_settings or len(by_setting(runs)) > 1
+    means, scores = _score_tables(runs, name_settings=name_settings)
+    figures = _figures(runs, name_settings=name_settings)
+    subjects: list[SubjectPredictions] = []
+    subjects_note = _NO_SCANS
     if scans is not None:
         dataset = read_prepared(scans.data)
-        shown, note = _shown(judged, dataset, scans)
-        figures = [*_pictured(shown), *_measured(runs, dataset, scans), *figures]
+        subjects, subjects_note = _viewer_subjects(runs, dataset, scans)
+        figures = [*_scan_figures(subjects), *_geometry_figures(runs, dataset, scans.trusted), *figures]
     return Report(
         title=title,
         lead=lead,
         answer=answer(runs),
-        tables=[
-            means_table(held, title=f"Means over the test subjects{marks[setting]}")
-            for setting, held in by_setting(judged).items()
-        ],
-        figures=[plate for plate in figures if plate.panels],
-        subjects=[pack_subject(one) for one in shown],
-        subjects_note=note,
-        scores=[
-            subjects_table(held, title=f"Every test subject{marks[setting]}")
-            for setting, held in by_setting(judged).items()
-        ],
-        settings=configuration_tables(runs),
+        tables=[methods_table(runs), *means],
+        figures=[figure for figure in figures if figure.panels],
+        subjects=list(map(pack_subject, subjects)),
+        subjects_note=subjects_note,
+        scores=scores,
+        settings=configuration_tables(runs, design),
     )
 
 
-def _plates(runs: Sequence[RunRecord], mark: str) -> Iterator[Plate]:
-    """Yield what the tables of one setting's runs can show."""
-    tints = colours(by_method(runs))
-    domains = runs[0].config.domains
-    plates: list[Plate] = []
+def _score_tables(runs: Sequence[RunRecord], *, name_settings: bool) -> tuple[list[PageTable], list[PageTable]]:
+    """Return, of every setting with evaluated runs, the table of means and the table of subjects."""
+    means, subjects = [], []
+    for setting, group in by_setting(run for run in runs if run.subjects).items():
+        suffix = f", {setting}" if name_settings else ""
+        means.append(means_table(group, title=f"Means over the test subjects{suffix}"))
+        subjects.append(subjects_table(group, title=f"Every test subject{suffix}"))
+    return means, subjects
+
+
+def _figures(runs: Sequence[RunRecord], *, name_settings: bool) -> list[ReportFigure]:
+    """Return the figures that tables give, of every setting."""
+    figures = []
+    for setting, group in by_setting(runs).items():
+        for figure in _setting_figures(group):
+            if name_settings:
+                figure = replace(figure, name=f"{figure.name}_{setting}", title=f"{figure.title}, {setting}")
+            figures.append(figure)
+    return figures
+
+
+def _setting_figures(runs: Sequence[RunRecord]) -> list[ReportFigure]:
+    """Return the figures that the tables of one setting's runs give."""
+    tints = method_colours(by_method(runs))
+    domains = runs[0].domains
+    figures = []
     if any(run.subjects for run in runs):
-        plates += [
-            trade_off_plate(runs, pair, tints=tints, name=_named("trade_off", pair, domains))
-            for pair in combinations(domains, 2)
-        ]
-        plates.append(scores_plate(runs, tints=tints))
-    plates += [
-        weights_plate(runs, domain, tints=tints, name=_named("weights", (domain,), domains))
-        for domain in weights_that_tell(domains)
-    ]
-    for plate in [*plates, learning_plate(runs)]:
-        name = f"{plate.name}{mark.replace(', ', '_')}"
-        yield replace(plate, name=name, title=f"{plate.title}{mark}") if mark else plate
+        for pair in combinations(domains, 2):
+            figures.append(trade_off_figure(runs, pair, tints=tints, name=_figure_name("trade_off", pair, domains)))
+        figures.append(scores_figure(runs, tints=tints))
+    for domain in plotted_domains(domains):
+        figures.append(weights_figure(runs, domain, tints=tints, name=_figure_name("weights", (domain,), domains)))
+    figures.append(learning_figure(runs))
+    return figures
 
 
-def _named(name: str, about: Sequence[str], domains: Sequence[str]) -> str:
+def _figure_name(name: str, shown_domains: Sequence[str], domains: Sequence[str]) -> str:
     """Return a figure's name: with more than two domains there is one for each domain or pair of them."""
-    return re.sub(r"[^\w.@-]", "-", "_".join((name, *about))) if len(domains) > 2 else name
+    if len(domains) <= 2:
+        return name
+    return re.sub(r"[^\w.@-]", "-", "_".join((name, *shown_domains)))
 
 
-def _shown(runs: Sequence[RunRecord], dataset: Dataset, scans: Scans) -> tuple[list[SubjectPredictions], str]:
-    """Return the subjects of the viewer, and who is left out."""
-    runs = next(iter(by_setting(runs).values()), [])
-    tested = {subject for run in runs for subject in run.subjects}
-    there = [subject for subject in dataset.subjects if subject.key in tested]
-    if not there:
+def _viewer_subjects(runs: Sequence[RunRecord], dataset: Dataset, scans: Scans) -> tuple[list[SubjectPredictions], str]:
+    """Return the subjects of the viewer, and a note on how many of how many they are."""
+    candidates = _predicting_runs(runs)
+    if not _tested(dataset, candidates):
         raise UserError(f"{dataset.root}: holds none of the subjects that the runs were tested on.")
-    methods = scans.methods or _interesting(runs)
-    chosen = [run for run in runs if run.method in methods]
-    if unknown := sorted(set(methods) - {run.method for run in runs}):
-        raise UserError(f"no run that was tested is of method {unknown[0]}; there are {', '.join(by_method(runs))}.")
-    there = [subject for subject in there if any(subject.key in run.subjects for run in chosen)]
-    kept: list[Subject] = there[: scans.subjects]
+    methods = tuple(map(canonical_method, scans.methods)) or _default_methods(candidates)
+    present = by_method(candidates)
+    for method in methods:
+        if method not in present:
+            raise UserError(f"no run that was tested is of method {method}; there are {', '.join(present)}.")
+    chosen_runs = [run for run in candidates if run.method in methods]
+    tested = _tested(dataset, chosen_runs)
+    predictions = []
+    for subject in tested[: scans.subjects]:
+        predictions.append(predict_on(subject, chosen_runs, trusted=scans.trusted))
     note = (
-        f"{len(kept)} of {len(there)} test subjects are in the viewer, with what {' and '.join(methods)} find on them."
+        f"{len(predictions)} of {len(tested)} test subjects are in the viewer, with what {' and '.join(methods)} find "
+        "on them."
     )
-    return [predict_on(subject, chosen, trusted=scans.trusted) for subject in kept], note
+    return predictions, note
 
 
-def _interesting(runs: Sequence[RunRecord]) -> tuple[str, ...]:
-    methods = list(by_method(runs))
-    base = baseline_of(methods)
+def _predicting_runs(runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """Return the evaluated runs of the first setting, whose networks are there to predict with.
+
+    Raises:
+        UserError: No run has a folder.
+    """
+    with_folder = [run for run in runs if run.config is not None]
+    if not with_folder:
+        raise UserError("the run folders are gone, so there are no networks to predict with; leave out --data.")
+    settings = by_setting(run for run in with_folder if run.subjects)
+    return next(iter(settings.values()), [])
+
+
+def _tested(dataset: Dataset, runs: Sequence[RunRecord]) -> list[Subject]:
+    """Return the subjects of a dataset that some run was tested on."""
+    names: set[str] = set()
+    for run in runs:
+        names.update(run.subjects)
+    return [subject for subject in dataset.subjects if subject.key in names]
+
+
+def _default_methods(runs: Sequence[RunRecord]) -> tuple[str, ...]:
+    """Return the baseline and the best other method."""
+    base = baseline_of(by_method(runs))
     others = rivals(runs, base)
-    return (base, best_method(runs, others)) if others else (base,)
+    if not others:
+        return (base,)
+    return base, best_method(runs, others)
 
 
-def _pictured(shown: Sequence[SubjectPredictions]) -> Iterator[Plate]:
-    """Yield the picture of the first subject, as the last method in the viewer sees it."""
-    for one in shown[:1]:
-        method = list(one.masks)[-1]
-        yield scans_plate(
-            one, method=method, title=f"{one.key}, a test subject: what {method} finds on either contrast"
-        )
+def _scan_figures(subjects: Sequence[SubjectPredictions]) -> list[ReportFigure]:
+    """Return the figure of the first subject, with the predictions of the last method in the viewer; or none."""
+    if not subjects:
+        return []
+    first = subjects[0]
+    method = list(first.masks)[-1]
+    title = f"{first.key}, a test subject: what {method} finds on either contrast"
+    return [scans_figure(first, method=method, title=title)]
 
 
-def _measured(runs: Sequence[RunRecord], dataset: Dataset, scans: Scans) -> Iterator[Plate]:
-    """Yield the geometry of the last run that trained on both domains."""
-    both = [run for run in runs if len(run.config.trained) > 1 and run.steps.count]
-    for run in both[-1:]:
-        yield geometry_plate(measure_geometry(run, dataset, trusted=scans.trusted), method=run.method)
+def _geometry_figures(runs: Sequence[RunRecord], dataset: Dataset, trusted: Sequence[str]) -> list[ReportFigure]:
+    """Return the geometry of the last run that trained on several domains; none without such a run."""
+    several_domains = [run for run in runs if len(run.trained) > 1 and run.steps.count > 0]
+    if not several_domains:
+        return []
+    last = several_domains[-1]
+    return [geometry_figure(measure_geometry(last, dataset, trusted=trusted), method=last.method)]

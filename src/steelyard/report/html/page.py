@@ -1,4 +1,4 @@
-"""The report: one self-contained page of pieces that others have made."""
+"""The report: one self-contained page of tables, figures, pictures and subjects."""
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -10,36 +10,20 @@ from typing import Any
 from markupsafe import Markup
 
 from steelyard.files.pages import render
-from steelyard.report.figures.plate import Plate, css_variables
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """A table that can be sorted by any column.
-
-    Args:
-        title: Above it.
-        headings: Of its columns.
-        rows: Its cells, as they are shown; a column whose cells start with numbers is sorted by them.
-        note: Below it.
-    """
-
-    title: str
-    headings: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    note: str = ""
+from steelyard.report.figures.figure import ReportFigure, css_variables
+from steelyard.report.tables.table import PageTable
 
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """A picture that is there already.
+    """A picture from a file.
 
     Args:
         title: Above it.
         caption: Below it.
-        content: The file.
+        content: The bytes of the file.
         kind: `png` or `jpeg`.
-        link: Where to see more.
+        link: To a page with more.
     """
 
     title: str
@@ -51,48 +35,48 @@ class Picture:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """All that the page shows, in its order.
+    """Everything on the page, in its order.
 
     Args:
         title: Of the page.
         lead: What it is about, in a sentence.
-        answer: What came out, first of all.
+        answer: The result in a few sentences.
         tables: The results.
         figures: The pictures of the results.
         pictures: Further pictures.
         subjects: What `steelyard.report.html.viewer.pack_subject` returns, for the interactive viewer.
-        subjects_note: Who is shown, and who is not.
+        subjects_note: Which subjects the viewer shows.
         scores: The results of each subject.
         settings: Configuration and versions.
         commands: How to do the same with one's own data.
-        failures: What went wrong, and what to do about it.
+        failures: What went wrong, and how to mend it.
     """
 
     title: str
     lead: str
     answer: Sequence[str]
-    tables: Sequence[Table] = ()
-    figures: Sequence[Plate] = ()
+    tables: Sequence[PageTable] = ()
+    figures: Sequence[ReportFigure] = ()
     pictures: Sequence[Picture] = ()
     subjects: Sequence[Mapping[str, Any]] = ()
     subjects_note: str = ""
-    scores: Sequence[Table] = ()
-    settings: Sequence[Table] = ()
+    scores: Sequence[PageTable] = ()
+    settings: Sequence[PageTable] = ()
     commands: Sequence[str] = field(default=())
     failures: Sequence[str] = ()
 
 
 def render_report(report: Report) -> str:
-    """Return the page: it asks nothing of any network, and whatever a name holds is text."""
+    """Return the page: it loads nothing from a network, and names are shown as text, whatever they hold."""
     script = files(__package__).joinpath("templates", "report.js").read_text(encoding="utf-8")
     return render(
         "report",
         package=__package__,
         report=report,
         policy=_policy(script),
-        script=Markup(script),  # noqa: S704, ours
-        figures=[_drawn(plate) for plate in report.figures],
-        pictures=[vars(picture) | {"content": b64encode(picture.content).decode()} for picture in report.pictures],
+        script=Markup(script),  # noqa: S704, a file of this package
+        figures=[_figure_values(figure) for figure in report.figures],
+        pictures=[_picture_values(picture) for picture in report.pictures],
         light=css_variables(dark=False),
         dark=css_variables(dark=True),
         failures=report.failures,
@@ -108,7 +92,19 @@ def _policy(script: str) -> str:
     )
 
 
-def _drawn(plate: Plate) -> dict[str, Any]:
+def _figure_values(figure: ReportFigure) -> dict[str, Any]:
+    """Return what the template needs of a figure."""
     # matplotlib escapes the text in an SVG, and the rest of it is its own.
-    panels = [Markup(panel) for panel in plate.inline()]  # noqa: S704
-    return {"name": plate.name, "title": plate.title, "caption": plate.caption, "panels": panels, "size": plate.size}
+    panels = [Markup(panel) for panel in figure.inline_panels()]  # noqa: S704
+    return {
+        "name": figure.name,
+        "title": figure.title,
+        "caption": figure.caption,
+        "panels": panels,
+        "size": figure.size,
+    }
+
+
+def _picture_values(picture: Picture) -> dict[str, Any]:
+    """Return what the template needs of a picture."""
+    return vars(picture) | {"content": b64encode(picture.content).decode()}

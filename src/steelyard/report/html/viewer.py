@@ -1,4 +1,4 @@
-"""A subject's volumes as pictures that a page can hold: slices side by side in one JPEG, masks as bits in a PNG."""
+"""A subject's volumes as pictures of a page: slices side by side in one JPEG, masks as bits in a PNG."""
 
 from base64 import b64encode
 from io import BytesIO
@@ -11,45 +11,60 @@ from PIL import Image
 
 from steelyard.imaging.datasets.domains import contrast_of
 from steelyard.imaging.scans.volumes import canonical
-from steelyard.report.data.predictions import SubjectPredictions
-from steelyard.report.figures.plate import titled
+from steelyard.report.data.names import domain_title
+from steelyard.report.data.predictions import Mask, SubjectPredictions
 
 _CONTRASTS = ("flair", "t1")
-_QUALITY = 84  # of JPEG; beyond it sizes grow faster than what is seen
-_STEP = 32  # between two values of a mask picture, so that nothing a browser does to colours confuses them
+_QUALITY = 84  # of JPEG; above it files grow without a visible gain
+_STEP = 32  # between two values of a mask picture, so that small changes of colour in a browser do no harm
 
 
-def pack_subject(shown: SubjectPredictions) -> dict[str, Any]:
+def pack_subject(predictions: SubjectPredictions) -> dict[str, Any]:
     """Return what the page's viewer needs, in types that JSON has.
 
     A mask picture holds 32 times the sum of 1 for the manual mask, 2 for what is found on FLAIR and 4 for what is found
     on T1.
     """
-    truth = shown.volumes.wmh
-    manual = canonical(truth).voxels[shown.box].astype(bool) if truth is not None else None
-    shape = tuple(edge.stop - edge.start for edge in shown.box)
-    empty = np.zeros(shape, dtype=bool)
-    layers = {}
-    for method, found in shown.masks.items():
-        bits = (manual if manual is not None else empty).astype(np.uint8)
-        for domain, mask in found.items():
-            bits[mask[shown.box]] |= 2 << _CONTRASTS.index(contrast_of(domain))
-        layers[method] = bits
-    columns = ceil(sqrt(shape[2]))
-    guide = manual if manual is not None else next(iter(layers.values())) > 1
-    profile = guide.sum(axis=(0, 1))
+    size = [edge.stop - edge.start for edge in predictions.box]
+    manual = _manual_mask(predictions)
+    mask_bits = {method: _mask_bits(predictions, method, manual) for method in predictions.masks}
+    lesion = manual
+    if lesion is None:
+        lesion = next(iter(mask_bits.values())) > 1  # what the first method finds
+    voxels_per_slice = lesion.sum(axis=(0, 1))
+    columns = ceil(sqrt(size[2]))
+    scans = {}
+    for contrast in predictions.volumes.scans:
+        scans[domain_title(contrast)] = _url(_mosaic(predictions.grey(contrast), columns), "jpeg")
     return {
-        "name": shown.key,
-        "size": [shape[0], shape[1], shape[2]],
+        "name": predictions.key,
+        "size": size,
         "columns": columns,
-        "aspect": shown.spacing[1] / shown.spacing[0],
-        "start": int(np.argmax(profile)),
-        "profile": [int(count) for count in profile],
+        "aspect": predictions.spacing[1] / predictions.spacing[0],
+        "start": int(np.argmax(voxels_per_slice)),
+        "profile": voxels_per_slice.astype(int).tolist(),
         "hasManual": manual is not None,
-        "scans": {titled(name): _url(_mosaic(shown.grey(name), columns), "jpeg") for name in shown.volumes.scans},
-        "masks": {method: _url(_mosaic(bits * _STEP, columns), "png") for method, bits in layers.items()},
-        "scores": {method: _scores(shown, method) for method in layers},
+        "scans": scans,
+        "masks": {method: _url(_mosaic(bits * _STEP, columns), "png") for method, bits in mask_bits.items()},
+        "scores": {method: _scores(predictions, method) for method in mask_bits},
     }
+
+
+def _manual_mask(predictions: SubjectPredictions) -> Mask | None:
+    if predictions.volumes.wmh is None:
+        return None
+    mask: Mask = canonical(predictions.volumes.wmh).voxels[predictions.box].astype(bool)
+    return mask
+
+
+def _mask_bits(predictions: SubjectPredictions, method: str, manual: Mask | None) -> NDArray[np.uint8]:
+    """Return one volume with a bit for the manual mask and for what is found on each contrast."""
+    bits = np.zeros([edge.stop - edge.start for edge in predictions.box], dtype=np.uint8)
+    if manual is not None:
+        bits[manual] = 1
+    for domain, mask in predictions.masks[method].items():
+        bits[mask[predictions.box]] |= 2 << _CONTRASTS.index(contrast_of(domain))
+    return bits
 
 
 def _mosaic(volume: NDArray[np.uint8], columns: int) -> NDArray[np.uint8]:
@@ -62,14 +77,19 @@ def _mosaic(volume: NDArray[np.uint8], columns: int) -> NDArray[np.uint8]:
 
 
 def _url(picture: NDArray[np.uint8], kind: str) -> str:
-    packed = BytesIO()
-    settings: dict[str, Any] = {"quality": _QUALITY} if kind == "jpeg" else {"optimize": True}
-    Image.fromarray(picture).save(packed, format=kind.upper(), **settings)
-    return f"data:image/{kind};base64,{b64encode(packed.getvalue()).decode()}"
+    """Return a picture as a data URL."""
+    settings: dict[str, Any] = {"optimize": True}
+    if kind == "jpeg":
+        settings = {"quality": _QUALITY}
+    content = BytesIO()
+    Image.fromarray(picture).save(content, format=kind.upper(), **settings)
+    return f"data:image/{kind};base64,{b64encode(content.getvalue()).decode()}"
 
 
-def _scores(shown: SubjectPredictions, method: str) -> dict[str, float | None]:
-    """Return the Dice of each domain, as metrics.csv has it."""
-    run = shown.runs[method]
-    held = {domain: run.score(shown.key, domain) for domain in shown.masks[method]}
-    return {titled(domain): None if isnan(score) else round(score, 3) for domain, score in held.items()}
+def _scores(predictions: SubjectPredictions, method: str) -> dict[str, float | None]:
+    """Return the Dice of each domain, as metrics.csv has it; none where it is not defined."""
+    scores: dict[str, float | None] = {}
+    for domain in predictions.masks[method]:
+        score = predictions.runs[method].score(predictions.key, domain)
+        scores[domain_title(domain)] = None if isnan(score) else round(score, 3)
+    return scores

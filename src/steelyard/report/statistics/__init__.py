@@ -1,1 +1,1 @@
-"""Intervals, tests and sentences from tables of results."""
+"""Intervals, tests and findings from results, and numbers measured from runs."""

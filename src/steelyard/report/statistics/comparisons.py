@@ -1,4 +1,4 @@
-"""Paired comparisons of methods: how large the difference is, how sure, and after how many looks."""
+"""Paired comparisons of methods: the difference, its interval, and p-values corrected for their number."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,11 +6,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from steelyard.errors import UserError
-from steelyard.report.data.kinds import LOWER_IS_BETTER, is_fixed, is_learned, is_single
+from steelyard.imaging.runs.method import Method
+from steelyard.report.data.metrics import LOWER_IS_BETTER
+from steelyard.report.data.names import BASELINE
 from steelyard.report.data.results import Results, Setting
-from steelyard.report.statistics.bootstrap import DRAWS, Design, Estimate, estimate_mean, spare_runs, subject_means
+from steelyard.report.statistics.bootstrap import DRAWS, Design, Estimate, estimate_mean, extra_repeats, subject_means
 from steelyard.report.statistics.grid import ScoreGrid, mean, score_grid
 from steelyard.report.statistics.signed_rank import SignedRank, cohens_dz, holm, signed_rank
 from steelyard.report.statistics.spread import estimate_spread_gain
@@ -29,9 +32,9 @@ class Settings:
 
     Args:
         metric: What is compared.
-        baseline: What the others are held against; F50-T50, or `equal`, if not given.
-        seed: Settles the bootstrap's draws.
-        draws: How many.
+        baseline: The method that the others are compared with; `equal` by default.
+        seed: Of the bootstrap's draws.
+        draws: How many draws.
     """
 
     metric: str = "dsc"
@@ -56,7 +59,7 @@ class Comparison:
         domains: The difference in each domain.
         ranks: The signed-rank test of the subjects' mean differences, summed over domains.
         dz: Their mean in units of their s.d.
-        repeated: Whether any fold has two pairs of runs; without, chance in training cannot be seen.
+        repeated: Whether any fold has two pairs of runs; otherwise run-to-run variation is unknown.
         spread: The decrease in s.d. over repeats, summed over domains (GAIN-σ).
         family: How many methods the corrections are for.
         p: The larger of the signed-rank test's p and the bootstrap's: a difference must hold over subjects *and* runs.
@@ -89,7 +92,10 @@ class Comparison:
             return "cannot be told"
         if self.corrected >= ALPHA or self.total.value * self.ranks.rank_biserial <= 0:
             return "no evidence either way"
-        return "better" if (self.total.value < 0) == (self.metric in LOWER_IS_BETTER) else "worse"
+        lower_is_better = self.metric in LOWER_IS_BETTER
+        if (self.total.value < 0) == lower_is_better:
+            return "better"
+        return "worse"
 
     @property
     def spread_outcome(self) -> Outcome:
@@ -98,49 +104,55 @@ class Comparison:
             return "cannot be told"
         if self.spread_corrected >= ALPHA:
             return "no evidence either way"
-        return "better" if self.spread.value > 0 else "worse"
+        if self.spread.value > 0:
+            return "better"
+        return "worse"
 
 
 def compare_with_baseline(results: Results, settings: Settings | None = None) -> tuple[Comparison, ...]:
-    """Hold every method that trains on all domains against the baseline, in every setting that has one.
+    """Compare every method that trains on all domains with the baseline, in every setting that has one.
 
     p-values are corrected for the number of methods within a setting, those of the spread apart.
 
     Raises:
         UserError: No setting has the baseline, or the metric is infinite somewhere.
     """
-    how = settings or Settings()
-    found: list[Comparison] = []
+    settings = settings or Settings()
+    comparisons: list[Comparison] = []
+    has_baseline = False
     for setting in results.settings:
-        baseline = results.baseline(setting, how.baseline)
+        baseline = results.baseline(setting, settings.baseline)
         if baseline is None:
             continue
-        grid = _finite_grid(results, setting, how.metric)
-        methods = [name for name in grid.methods if name != baseline and not is_single(name)]
-        one_family = [_compare(grid, name, baseline, how=how) for name in methods]
-        found += _corrected(one_family)
-    if not any(results.baseline(setting, how.baseline) for setting in results.settings):
-        raise UserError(f"{results.source}: there is no run of the baseline {how.baseline or 'F50-T50 or equal'}.")
-    return tuple(found)
+        has_baseline = True
+        grid = _finite_grid(results, setting, settings.metric)
+        family = []
+        for name in grid.methods:
+            if name != baseline and not Method.read(name).is_single:
+                family.append(_compare(grid, name, baseline, settings=settings))
+        comparisons += _corrected(family)
+    if not has_baseline:
+        raise UserError(f"{results.source}: there is no run of the baseline {settings.baseline or BASELINE}.")
+    return tuple(comparisons)
 
 
 def compare_with_best_fixed(results: Results, settings: Settings | None = None) -> tuple[Comparison, ...]:
-    """Hold every method that learns its weights against the best fixed weighting, in settings that have several.
+    """Compare every method that learns its weights with the best fixed weighting, in settings that have several.
 
     Which one is best is chosen for each fold by the subjects of all other folds (with one fold: for each subject by all
-    other subjects). To choose by the subjects that are then compared would favour the fixed weightings, by as much as
-    luck divides them.
+    other subjects). A choice by the subjects that are then compared would favour the fixed weightings by chance.
     """
-    how = settings or Settings()
-    found: list[Comparison] = []
+    settings = settings or Settings()
+    comparisons: list[Comparison] = []
     for setting in results.settings:
-        grid = _finite_grid(results, setting, how.metric)
-        fixed = [name for name in grid.methods if is_fixed(name)]
+        grid = _finite_grid(results, setting, settings.metric)
+        fixed = [name for name in grid.methods if Method.read(name).is_fixed]
         if len(fixed) > 1:
-            best = _with_best_fixed(grid, fixed)
-            learned = [name for name in grid.methods if is_learned(name)]
-            found += _corrected([_compare(best, name, BEST_FIXED, how=how) for name in learned])
-    return tuple(found)
+            extended = _with_best_fixed(grid, fixed)
+            learned = [name for name in grid.methods if Method.read(name).is_learned]
+            family = [_compare(extended, name, BEST_FIXED, settings=settings) for name in learned]
+            comparisons += _corrected(family)
+    return tuple(comparisons)
 
 
 def _finite_grid(results: Results, setting: Setting, metric: str) -> ScoreGrid:
@@ -151,29 +163,49 @@ def _finite_grid(results: Results, setting: Setting, metric: str) -> ScoreGrid:
 
 
 def _with_best_fixed(grid: ScoreGrid, fixed: Sequence[str]) -> ScoreGrid:
-    """Return the grid with one method more: for each unit, the fixed weighting that did best on others."""
-    groups = grid.fold_of_unit if grid.folds > 1 else grid.subject_of_unit
-    sign = -1.0 if grid.metric in LOWER_IS_BETTER else 1.0
-    chosen = np.full(grid.values.shape[1:], math.nan)
+    """Return the grid with one method more: for each case, the fixed weighting that did best on others."""
+    groups = grid.subject_of_case
+    if grid.folds > 1:
+        groups = grid.fold_of_case
+    best_scores = np.full(grid.values.shape[1:], math.nan)
     for group in np.unique(groups):
         others = groups != group
-        totals = [sign * float(mean(mean(grid.summed(grid.of(name), among=others), axis=1), axis=0)) for name in fixed]
+        totals = [_total(grid, name, among=others) for name in fixed]
         if not all(map(math.isnan, totals)):
             best = fixed[int(np.nanargmax(totals))]
-            chosen[:, ~others] = grid.of(best)[:, ~others]
-    return replace(grid, methods=(*grid.methods, BEST_FIXED), values=np.concatenate([grid.values, chosen[None]]))
+            best_scores[:, ~others] = grid.of(best)[:, ~others]
+    values = np.concatenate([grid.values, best_scores[None]])
+    return replace(grid, methods=(*grid.methods, BEST_FIXED), values=values)
 
 
-def _compare(grid: ScoreGrid, method: str, against: str, *, how: Settings) -> Comparison:
+def _total(grid: ScoreGrid, method: str, *, among: NDArray[np.bool_]) -> float:
+    """Return a method's mean over some cases, summed over domains; higher is better."""
+    summed = grid.summed(grid.of(method), among=among)
+    total = float(mean(mean(summed, axis=1), axis=0))
+    if grid.metric in LOWER_IS_BETTER:
+        return -total
+    return total
+
+
+def _compare(grid: ScoreGrid, method: str, against: str, *, settings: Settings) -> Comparison:
     design = Design(
-        fold_of_unit=grid.fold_of_unit, subject_of_unit=grid.subject_of_unit, seed=how.seed, draws=how.draws
+        fold_of_case=grid.fold_of_case,
+        subject_of_case=grid.subject_of_case,
+        seed=settings.seed,
+        draws=settings.draws,
     )
     by_domain = grid.of(method) - grid.of(against)
     summed = grid.summed(by_domain)
     by_subject = subject_means(summed, design)
     total, ranks = estimate_mean(summed, design), signed_rank(by_subject)
-    there = np.isfinite(summed)
-    runs = {(fold, repeat) for unit, repeat in np.argwhere(there) for fold in [int(grid.fold_of_unit[unit])]}
+    cases, repeats = np.nonzero(np.isfinite(summed))
+    runs = set(zip(grid.fold_of_case[cases].tolist(), repeats.tolist(), strict=True))
+    p = math.nan
+    if not math.isnan(total.p):
+        p = max(total.p, ranks.p)
+    spread = None
+    if against != BEST_FIXED:
+        spread = estimate_spread_gain(grid, method, against, design=design)
     return Comparison(
         setting=grid.setting,
         metric=grid.metric,
@@ -183,20 +215,30 @@ def _compare(grid: ScoreGrid, method: str, against: str, *, how: Settings) -> Co
         folds=len({fold for fold, _ in runs}),
         pairs=len(runs),
         total=total,
-        domains={name: estimate_mean(by_domain[at], design) for at, name in enumerate(grid.domains)},
+        domains={name: estimate_mean(by_domain[row], design) for row, name in enumerate(grid.domains)},
         ranks=ranks,
         dz=cohens_dz(by_subject),
-        repeated=spare_runs(summed, design) > 0,
-        spread=None if against == BEST_FIXED else estimate_spread_gain(grid, method, against, design=design),
-        p=math.nan if math.isnan(total.p) else max(total.p, ranks.p),
+        repeated=extra_repeats(summed, design) > 0,
+        spread=spread,
+        p=p,
     )
 
 
 def _corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Return the comparisons with p-values corrected for their number; one without a p-value counts as a look."""
-    p_values = holm([1.0 if math.isnan(one.p) else one.p for one in comparisons])
-    spreads = holm([1.0 if one.spread is None or math.isnan(one.spread.p) else one.spread.p for one in comparisons])
-    return [
-        replace(one, family=len(comparisons), corrected=p, spread_corrected=spread_p if one.spread else math.nan)
-        for one, p, spread_p in zip(comparisons, p_values, spreads, strict=True)
-    ]
+    """Return the comparisons with p-values corrected for their number; one without a p-value counts as a test."""
+    p_values, spread_p_values = [], []
+    for comparison in comparisons:
+        p_values.append(_p_or_one(comparison.p))
+        spread_p_values.append(_p_or_one(comparison.spread.p) if comparison.spread else 1.0)
+    corrected = []
+    for comparison, p, spread_p in zip(comparisons, holm(p_values), holm(spread_p_values), strict=True):
+        if comparison.spread is None:
+            spread_p = math.nan
+        corrected.append(replace(comparison, family=len(comparisons), corrected=p, spread_corrected=spread_p))
+    return corrected
+
+
+def _p_or_one(p: float) -> float:
+    if math.isnan(p):
+        return 1.0
+    return p

@@ -1,8 +1,10 @@
 """One metric of one setting as an array, and the means and spreads the authors took of it."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,83 +13,84 @@ from steelyard.errors import UserError
 from steelyard.report.data.results import Results, Setting
 
 Array = NDArray[np.float64]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScoreGrid:
-    """A metric by method, domain, unit and repeat.
+    """A metric by method, domain, case and repeat.
 
-    A unit is a test subject in a fold; with folds that share no subject, as in cross-validation, it is the subject.
+    A case is a test subject in a fold; with folds that share no subject, as in cross-validation, it is the subject.
 
     Args:
         setting: The network and the data it had.
         metric: Which metric.
         methods: First axis.
         domains: Second axis.
-        units: Third axis: fold and subject.
+        cases: Third axis: fold and subject.
         repeats: Fourth axis.
         values: The scores; NaN where there is none.
-        tested: Which domains a unit was tested in, by domain and unit; a subject may lack scans of one.
+        tested: Which domains a case was tested in, by domain and case; a subject may lack scans of one.
     """
 
     setting: Setting
     metric: str
     methods: tuple[str, ...]
     domains: tuple[str, ...]
-    units: tuple[tuple[int, str], ...]
+    cases: tuple[tuple[int, str], ...]
     repeats: tuple[int, ...]
     values: Array
     tested: NDArray[np.bool_]
 
     @cached_property
-    def fold_of_unit(self) -> NDArray[np.int64]:
-        """The fold of each unit, as a number from 0."""
-        folds = sorted({fold for fold, _ in self.units})
-        return np.array([folds.index(fold) for fold, _ in self.units])
+    def fold_of_case(self) -> NDArray[np.int64]:
+        """The fold of each case, as a number from 0."""
+        folds, _ = zip(*self.cases, strict=True)
+        return np.unique(folds, return_inverse=True)[1]
 
     @cached_property
-    def subject_of_unit(self) -> NDArray[np.int64]:
-        """The subject of each unit, as a number from 0."""
-        subjects = sorted({subject for _, subject in self.units})
-        return np.array([subjects.index(subject) for _, subject in self.units])
+    def subject_of_case(self) -> NDArray[np.int64]:
+        """The subject of each case, as a number from 0."""
+        _, subjects = zip(*self.cases, strict=True)
+        return np.unique(subjects, return_inverse=True)[1]
 
     def of(self, method: str) -> Array:
-        """Return a method's scores by domain, unit and repeat."""
+        """Return a method's scores by domain, case and repeat."""
         scores: Array = self.values[self.methods.index(method)]
         return scores
 
     def summed(self, scores: Array, *, among: NDArray[np.bool_] | None = None) -> Array:
-        """Return scores by domain, unit and repeat summed over the domains, by unit and repeat.
+        """Return scores by domain, case and repeat summed over the domains, by case and repeat.
 
-        A unit is summed over the domains it was tested in, each multiplied by how many units there are for one that has
-        it, so that the mean over units is the sum of the domains' means even where nobody was tested in all of them.
+        A case is summed over the domains it was tested in, each multiplied by how many cases there are for one that has
+        it, so that the mean over cases is the sum of the domains' means even where nobody was tested in all of them.
 
         Args:
-            scores: By domain, unit and repeat.
-            among: The units that count; all if not given. Others are NaN, and so is everything where no unit is left
+            scores: By domain, case and repeat.
+            among: The cases that count; all if not given. Others are NaN, and so is everything where no case is left
                 of some domain.
         """
-        known = np.isfinite(scores) | ~self.tested[:, :, None]
-        counted = np.asarray(known.all(axis=0)).any(axis=1)
+        complete = np.isfinite(scores) | ~self.tested[:, :, None]
+        counted = np.asarray(complete.all(axis=0)).any(axis=1)
         if among is not None:
             counted = counted & among
-        held = (self.tested & counted).sum(axis=1)
-        if not held.all():
+        cases_of_domain = (self.tested & counted).sum(axis=1)
+        if not cases_of_domain.all():
             return np.full(scores.shape[1:], math.nan)
-        factor = (counted.sum() / held)[:, None, None]
+        factor = (counted.sum() / cases_of_domain)[:, None, None]
         total: Array = (np.where(self.tested[:, :, None], scores, 0.0) * factor).sum(axis=0)
         return np.where(np.asarray(counted)[:, None], total, math.nan)
 
     @cached_property
     def run_means(self) -> Array:
         """The mean over its test subjects of each run: by method, domain, fold and repeat."""
-        parts = [mean(self.values[:, :, self.fold_of_unit == fold], axis=2) for fold in range(self.folds)]
+        parts = [mean(self.values[:, :, self.fold_of_case == fold], axis=2) for fold in range(self.folds)]
         return np.stack(parts, axis=2)
 
     @property
     def folds(self) -> int:
         """How many folds there are."""
-        return int(self.fold_of_unit.max()) + 1
+        return int(self.fold_of_case.max()) + 1
 
     @cached_property
     def means(self) -> Array:
@@ -101,11 +104,11 @@ class ScoreGrid:
 
     def gains(self, baseline: str) -> tuple[Array, Array]:
         """Return GAIN-μ and GAIN-σ by method; NaN where a method lacks a fold that the baseline has, or the reverse."""
-        at = self.methods.index(baseline)
-        there = np.isfinite(mean(self.run_means, axis=3))
-        comparable = (there == there[at]).all(axis=(1, 2)) & there[at].any(axis=1).all()
-        gain_mean = (self.means - self.means[at]).sum(axis=1)
-        gain_spread = (self.spreads[at] - self.spreads).sum(axis=1)
+        row = self.methods.index(baseline)
+        tested = np.isfinite(mean(self.run_means, axis=3))  # by method, domain and fold
+        comparable = (tested == tested[row]).all(axis=(1, 2)) & tested[row].any(axis=1).all()
+        gain_mean = (self.means - self.means[row]).sum(axis=1)
+        gain_spread = (self.spreads[row] - self.spreads).sum(axis=1)
         return np.where(comparable, gain_mean, math.nan), np.where(comparable, gain_spread, math.nan)
 
 
@@ -119,31 +122,41 @@ def score_grid(results: Results, setting: Setting, metric: str) -> ScoreGrid:
         raise UserError(f"{results.source}: does not hold {metric}; it holds {', '.join(results.metrics)}.")
     rows = results.of(setting)
     methods = results.methods(setting)
-    domains = tuple(name for name in results.domains if any(row.domain == name for row in rows))
-    units = tuple(sorted({(row.run.fold, row.subject) for row in rows}))
-    repeats = tuple(sorted({row.run.repeat for row in rows}))
-    values = np.full((len(methods), len(domains), len(units), len(repeats)), math.nan)
-    tested = np.zeros((len(domains), len(units)), dtype=bool)
-    places = [{name: at for at, name in enumerate(axis)} for axis in (methods, domains, units, repeats)]
+    tested_domains, tested_cases, run_repeats = set(), set(), set()
     for row in rows:
-        names = (row.run.method, row.domain, (row.run.fold, row.subject), row.run.repeat)
-        at = tuple(place[name] for place, name in zip(places, names, strict=True))
-        values[at] = row.metrics[metric]
-        tested[at[1:3]] = True
+        tested_domains.add(row.domain)
+        tested_cases.add((row.run.fold, row.subject))
+        run_repeats.add(row.run.repeat)
+    domains = tuple(name for name in results.domains if name in tested_domains)
+    cases, repeats = tuple(sorted(tested_cases)), tuple(sorted(run_repeats))
+    values = np.full((len(methods), len(domains), len(cases), len(repeats)), math.nan)
+    tested = np.zeros((len(domains), len(cases)), dtype=bool)
+    method_index, domain_index = _index(methods), _index(domains)
+    case_index, repeat_index = _index(cases), _index(repeats)
+    for row in rows:
+        domain = domain_index[row.domain]
+        case = case_index[row.run.fold, row.subject]
+        values[method_index[row.run.method], domain, case, repeat_index[row.run.repeat]] = row.metrics[metric]
+        tested[domain, case] = True
     return ScoreGrid(
         setting=setting,
         metric=metric,
         methods=methods,
         domains=domains,
-        units=units,
+        cases=cases,
         repeats=repeats,
         values=values,
         tested=tested,
     )
 
 
+def _index(names: Sequence[T]) -> dict[T, int]:
+    """Return the position of each name along its axis."""
+    return dict(zip(names, range(len(names)), strict=True))
+
+
 def mean(values: Array, axis: int) -> Array:
-    """Return the mean of what is there along an axis; NaN where nothing is.
+    """Return the mean along an axis without NaN; NaN where there is nothing else.
 
     >>> mean(np.array([[1.0, np.nan, 2.0], [np.nan, np.nan, np.nan]]), axis=1).tolist()
     [1.5, nan]
@@ -153,7 +166,7 @@ def mean(values: Array, axis: int) -> Array:
 
 
 def spread(values: Array, axis: int) -> Array:
-    """Return the s.d. (n − 1) of what is there along an axis; NaN where fewer than two are.
+    """Return the s.d. (n − 1) along an axis without NaN; NaN where fewer than two values are left.
 
     >>> spread(np.array([[1.0, np.nan, 3.0], [1.0, np.nan, np.nan]]), axis=1).round(3).tolist()
     [1.414, nan]

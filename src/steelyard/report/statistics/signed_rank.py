@@ -31,8 +31,8 @@ class SignedRank:
 def signed_rank(differences: Array) -> SignedRank:
     """Test whether differences are symmetric about zero.
 
-    The p-value is exact given the ranks, ties included: every choice of signs is as likely as any other. (scipy's exact
-    distribution holds without ties only.)
+    The p-value is exact for the ranks, ties included: every choice of signs is equally likely. (scipy's exact
+    distribution is valid without ties only.)
 
     >>> signed_rank(np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])).p
     0.03125
@@ -65,9 +65,13 @@ def cohens_dz(differences: Array) -> float:
     >>> round(cohens_dz(np.array([1.0, 2.0, 3.0])), 12)
     2.0
     """
-    there = np.round(differences[np.isfinite(differences)], _NOISE)
-    deviation = float(there.std(ddof=1)) if there.size > 1 else 0.0
-    return float(there.mean()) / deviation if deviation > 0 else math.nan
+    rounded = np.round(differences[np.isfinite(differences)], _NOISE)
+    if rounded.size < 2:
+        return math.nan
+    deviation = float(rounded.std(ddof=1))
+    if deviation == 0:
+        return math.nan
+    return float(rounded.mean()) / deviation
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -78,9 +82,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """
     corrected = [1.0] * len(p_values)
     largest = 0.0
-    for rank, at in enumerate(sorted(range(len(p_values)), key=lambda one: p_values[one])):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[at]))
-        corrected[at] = largest
+    ascending = sorted(range(len(p_values)), key=lambda position: p_values[position])
+    for rank, position in enumerate(ascending):
+        # The smallest is multiplied by the number of tests, the next by one less; none may be below its predecessor.
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[position]))
+        corrected[position] = largest
     return corrected
 
 

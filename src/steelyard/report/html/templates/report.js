@@ -3,8 +3,8 @@
 /* Tables: a click on a heading sorts by its column, a second one the other way round. */
 function number(text) {
   if (/^[+]?(∞|inf)/.test(text)) return Infinity;
-  const found = text.replace(/[−–]/g, "-").match(/^\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?/i);
-  return found ? parseFloat(found[0]) : NaN;
+  const match = text.replace(/[−–]/g, "-").match(/^\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?/i);
+  return match ? parseFloat(match[0]) : NaN;
 }
 
 function sortBy(table, column, ascending) {
@@ -13,8 +13,8 @@ function sortBy(table, column, ascending) {
     const text = row.cells[column].textContent.trim();
     return { row, text, value: number(text) };
   });
-  const filled = rows.filter((one) => !["", "–", "-", "nan"].includes(one.text));
-  const numeric = filled.every((one) => !Number.isNaN(one.value));
+  const filled = rows.filter((entry) => !["", "–", "-", "nan"].includes(entry.text));
+  const numeric = filled.every((entry) => !Number.isNaN(entry.value));
   const sign = ascending ? 1 : -1;
   rows.sort((a, b) => {
     const missing = !filled.includes(a) - !filled.includes(b);
@@ -22,7 +22,7 @@ function sortBy(table, column, ascending) {
     if (numeric) return a.value === b.value ? 0 : sign * (a.value < b.value ? -1 : 1);
     return sign * a.text.localeCompare(b.text, "en", { numeric: true });
   });
-  body.append(...rows.map((one) => one.row));
+  body.append(...rows.map((entry) => entry.row));
 }
 
 for (const table of document.querySelectorAll("table.sortable")) {
@@ -44,7 +44,7 @@ const LAYERS = [
   { bit: 4, colour: [84, 170, 255], fill: 0.35 },
 ];
 const STEP = 32; // between two values of a mask picture
-const WANTED = 720; // device-independent pixels across, for sharp edges of voxels
+const CANVAS_WIDTH = 720; // device-independent pixels across, for sharp edges of voxels
 
 class Viewer {
   constructor(root, subjects) {
@@ -57,7 +57,7 @@ class Viewer {
     this.method = root.querySelector("select.method");
     this.layers = Array.from(root.querySelectorAll("input.layer"));
     this.loading = 0;
-    this.subject.append(...subjects.map((one, place) => new Option(one.name, String(place))));
+    this.subject.append(...subjects.map((subject, index) => new Option(subject.name, String(index))));
     this.subject.addEventListener("change", () => this.open());
     this.method.addEventListener("change", () => this.load());
     this.slider.addEventListener("input", () => this.draw());
@@ -71,17 +71,17 @@ class Viewer {
     this.open();
   }
 
-  get held() { return this.subjects[Number(this.subject.value)]; }
+  get current() { return this.subjects[Number(this.subject.value)]; }
 
   open() {
-    const held = this.held;
+    const subject = this.current;
     const chosen = this.method.value;
-    const methods = Object.keys(held.masks);
+    const methods = Object.keys(subject.masks);
     this.method.replaceChildren(...methods.map((name) => new Option(name, name)));
     this.method.value = methods.includes(chosen) ? chosen : methods[methods.length - 1];
-    this.fillScans(Object.keys(held.scans));
-    this.slider.max = String(held.size[2] - 1);
-    this.slider.value = String(held.start);
+    this.fillScans(Object.keys(subject.scans));
+    this.slider.max = String(subject.size[2] - 1);
+    this.slider.value = String(subject.start);
     this.load();
   }
 
@@ -89,10 +89,10 @@ class Viewer {
     const group = this.root.querySelector(".scan");
     const chosen = group.querySelector("input:checked")?.value;
     group.querySelectorAll("label").forEach((label) => label.remove());
-    names.forEach((name, place) => {
+    names.forEach((name, index) => {
       const label = document.createElement("label");
       const input = Object.assign(document.createElement("input"), { type: "radio", name: "scan", value: name });
-      input.checked = names.includes(chosen) ? name === chosen : place === 0;
+      input.checked = names.includes(chosen) ? name === chosen : index === 0;
       label.append(input, name);
       group.append(label);
     });
@@ -100,10 +100,10 @@ class Viewer {
 
   async load() {
     const turn = ++this.loading;
-    const held = this.held;
+    const subject = this.current;
     this.root.dataset.state = "loading";
     const scan = this.root.querySelector(".scan input:checked").value;
-    const [grey, mask] = await Promise.all([picture(held.scans[scan]), picture(held.masks[this.method.value])]);
+    const [grey, mask] = await Promise.all([picture(subject.scans[scan]), picture(subject.masks[this.method.value])]);
     if (turn !== this.loading) return;
     this.grey = grey;
     this.bits = bitsOf(mask);
@@ -128,7 +128,7 @@ class Viewer {
 
   jump(event) {
     const box = this.profile.getBoundingClientRect();
-    this.go(Math.floor(((event.clientX - box.left) / box.width) * this.held.size[2]));
+    this.go(Math.floor(((event.clientX - box.left) / box.width) * this.current.size[2]));
   }
 
   go(slice) {
@@ -138,11 +138,11 @@ class Viewer {
 
   draw() {
     if (!this.grey) return;
-    const { size: [width, height, depth], columns, aspect, scores, name } = this.held;
+    const { size: [width, height, depth], columns, aspect, scores, name } = this.current;
     const slice = Number(this.slider.value);
     const left = (slice % columns) * width;
     const top = Math.floor(slice / columns) * height;
-    const scale = Math.max(1, Math.round(WANTED / width));
+    const scale = Math.max(1, Math.round(CANVAS_WIDTH / width));
     this.canvas.width = width * scale;
     this.canvas.height = Math.round(height * scale * aspect);
     const context = this.canvas.getContext("2d");
@@ -152,9 +152,9 @@ class Viewer {
     context.drawImage(this.overlay(left, top, width, height), 0, 0, this.canvas.width, this.canvas.height);
     this.root.querySelector("output").textContent = `${slice + 1} of ${depth}`;
     this.canvas.setAttribute("aria-label", `${name}, slice ${slice + 1} of ${depth}`);
-    const said = Object.entries(scores[this.method.value]).filter(([, score]) => score !== null);
+    const scored = Object.entries(scores[this.method.value]).filter(([, score]) => score !== null);
     this.root.querySelector(".dice").textContent =
-      said.map(([domain, score]) => `Dice from ${domain} ${score.toFixed(3)}`).join(" · ");
+      scored.map(([domain, score]) => `Dice from ${domain} ${score.toFixed(3)}`).join(" · ");
     this.drawProfile(slice);
     this.root.dataset.slice = String(slice);
   }
@@ -166,12 +166,12 @@ class Viewer {
     const { values, stride } = this.bits;
     const at = (x, y) => (x < 0 || y < 0 || x >= width || y >= height ? 0 : values[(top + y) * stride + left + x]);
     // The manual mask comes last, so that its outline stays in sight.
-    const shown = LAYERS.filter((layer, place) => this.layers[place].checked).reverse();
+    const visible = LAYERS.filter((layer, index) => this.layers[index].checked).reverse();
     for (let y = 0; y < height; y += 1) {
       for (let x = 0; x < width; x += 1) {
         const value = at(x, y);
         if (!value) continue;
-        for (const { bit, colour, fill } of shown) {
+        for (const { bit, colour, fill } of visible) {
           if (!(value & bit)) continue;
           const inside = at(x - 1, y) & at(x + 1, y) & at(x, y - 1) & at(x, y + 1) & bit;
           blend(pixels.data, 4 * (y * width + x), colour, inside ? fill : 0.9);
@@ -183,28 +183,28 @@ class Viewer {
   }
 
   drawProfile(slice) {
-    const { profile } = this.held;
+    const { profile } = this.current;
     const style = getComputedStyle(this.root);
     const canvas = this.profile;
     canvas.width = 4 * profile.length;
     canvas.height = 48;
     const context = canvas.getContext("2d");
     const most = Math.max(...profile, 1);
-    profile.forEach((count, place) => {
+    profile.forEach((count, index) => {
       const tall = count ? Math.max(3, (46 * count) / most) : 1;
-      context.fillStyle = style.getPropertyValue(place === slice ? "--ink" : "--line");
-      context.fillRect(4 * place, 48 - (place === slice ? Math.max(tall, 8) : tall), 3, 48);
+      context.fillStyle = style.getPropertyValue(index === slice ? "--ink" : "--line");
+      context.fillRect(4 * index, 48 - (index === slice ? Math.max(tall, 8) : tall), 3, 48);
     });
   }
 }
 
-function blend(data, place, colour, opacity) {
-  const under = data[place + 3] / 255;
+function blend(data, offset, colour, opacity) {
+  const under = data[offset + 3] / 255;
   const together = opacity + under * (1 - opacity);
   for (let part = 0; part < 3; part += 1) {
-    data[place + part] = (colour[part] * opacity + data[place + part] * under * (1 - opacity)) / together;
+    data[offset + part] = (colour[part] * opacity + data[offset + part] * under * (1 - opacity)) / together;
   }
-  data[place + 3] = 255 * together;
+  data[offset + 3] = 255 * together;
 }
 
 async function picture(address) {
@@ -220,7 +220,7 @@ function bitsOf(image) {
   context.drawImage(image, 0, 0);
   const { data } = context.getImageData(0, 0, image.width, image.height);
   const values = new Uint8Array(image.width * image.height);
-  for (let place = 0; place < values.length; place += 1) values[place] = Math.round(data[4 * place] / STEP);
+  for (let index = 0; index < values.length; index += 1) values[index] = Math.round(data[4 * index] / STEP);
   return { values, stride: image.width };
 }
 
