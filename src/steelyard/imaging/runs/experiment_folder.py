@@ -7,13 +7,13 @@
 | timings.csv | how long each run took |
 | failures.csv | which runs failed, and why |
 | runs/MODEL-AVAILABILITY/METHOD/fold-F_repeat-R/ | one run folder each |
-| curves.csv.gz | losses and weights of every run and epoch |
-| tables.md, figures.png | all tables and all figures, on one page each |
 | slices/ | slices that were cut once for all runs |
 | votes/ | the votes of runs that were retraced |
+| curves.csv.gz | losses and weights of every run and epoch |
+| tables.md, figures.png | all tables, and all figures, on one page |
 | tables/, figures/, report.html | the report |
 
-A repository keeps experiment.json, results.csv, curves.csv.gz, tables.md and figures.png of an experiment.
+What a repository keeps of an experiment: experiment.json, results.csv, curves.csv.gz, tables.md and figures.png.
 """
 
 import math
