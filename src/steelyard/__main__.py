@@ -13,7 +13,7 @@ if "--multiprocessing-fork" in sys.orig_argv:  # a worker imports this module fi
 
 
 def main() -> int:
-    """Run the command line, or say what to install where its parts are missing."""
+    """Run the command line, or say what to install if a package is missing."""
     end_on_signals()
     leave_out_current_folder()
     leave_out_matplotlibrc()

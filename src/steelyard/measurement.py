@@ -1,5 +1,6 @@
 """What passes from a probe to a weighting."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -15,13 +16,13 @@ class Statistic(Enum):
     LOSSES = "losses"
     """Each domain's loss now; one number per domain."""
     HYPOTHETICAL_LOSSES = "hypothetical losses"
-    """How all domains fare if one is favoured, H_d = Σ_j L_j(θ^d); one number per domain."""
+    """How all domains fare after a step for one of them, H_d = Σ_j L_j(θ^d); one number per domain."""
     GRAMIAN = "Gramian"
     """The inner products of the domains' gradients; one row and column per domain."""
 
 
 class Outcome(Enum):
-    """What a call of the balancer did to the weights, or why it did nothing."""
+    """What a call of the balancer did to the weights, or why it changed nothing."""
 
     UPDATED = "updated"
     HELD = "these weights are fixed"
@@ -39,8 +40,8 @@ class Measurement:
     """One statistic over all domains.
 
     Attributes:
-        values: float64 on the CPU, in the order of the domains; meaningless where a domain did not take part.
-        present: which domains took part.
+        values: float64 on the CPU, in the order of the domains. Ignore the value of a domain that did not take part.
+        present: for each domain whether it took part.
     """
 
     values: Tensor
@@ -53,6 +54,18 @@ class Measurement:
         return cls(values, torch.ones(len(values), dtype=torch.bool))
 
     @classmethod
+    def by_name(cls, values: Mapping[str, Tensor], domains: Sequence[str]) -> "Measurement":
+        """A measurement of one number per domain; domains without a value did not take part."""
+        measurement = cls.nothing(len(domains))
+        in_order = []
+        for index, domain in enumerate(domains):
+            if domain in values:
+                measurement.present[index] = True
+                in_order.append(values[domain].detach().double())
+        measurement.values[measurement.present] = torch.stack(in_order).cpu()  # one copy from a GPU, not one per domain
+        return measurement
+
+    @classmethod
     def nothing(cls, domains: int) -> "Measurement":
         """A measurement in which no domain took part."""
         return cls(torch.zeros(domains, dtype=torch.float64), torch.zeros(domains, dtype=torch.bool))
@@ -61,8 +74,9 @@ class Measurement:
     def is_finite(self) -> bool:
         """Whether all values among the domains that took part are finite."""
         values = self.values
-        for dimension in range(values.dim()):
-            values = values.index_select(dimension, torch.tensor(self.taking_part, dtype=torch.int64))
+        present = torch.tensor(self.taking_part, dtype=torch.int64)
+        for dimension in range(values.dim()):  # one for numbers per domain, two for a Gramian
+            values = values.index_select(dimension, present)
         return bool(torch.isfinite(values).all())
 
     @property
@@ -72,12 +86,12 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What a weighting made of a measurement.
+class Update:
+    """What a weighting did with a measurement.
 
     Attributes:
         outcome: whether the weights were updated, or why not.
-        vote: the index of the domain voted for, where there was a vote.
+        vote: the index of the domain voted for; `None` where no vote was cast.
     """
 
     outcome: Outcome

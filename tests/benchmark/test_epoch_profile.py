@@ -33,7 +33,7 @@ def test_every_moment_belongs_to_the_innermost_part():
     watch = Stopwatch(clock=lambda: next(times))
     with watch.part("forward"), pytest.raises(KeyError), watch.part("vote"):
         raise KeyError
-    watch.turn()
+    watch.add_time()
     assert {name: seconds for name, seconds in watch.seconds.items() if seconds} == {
         "other": 1.0 + 5.0,
         "forward": 2.0 + 4.0,

@@ -63,6 +63,19 @@ def test_links_lead_somewhere():
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def test_the_paths_that_contributing_names_exist():
+    named = re.findall(r"`((?:src|tests|docs)/[^`]*)`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert len(named) > 20
+    missing = [path for path in named if "your_" not in path and not (ROOT / path).exists()]
+    assert missing == []
+
+
+def test_the_commands_of_contributing_exist():
+    commands = re.findall(r"`make ([a-z-]+)", (ROOT / "CONTRIBUTING.md").read_text())
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    assert {"format", "quick", "test", "fuzz", "docs", "snapshots", "same-bits"} <= set(commands) <= set(targets)
+
+
 def test_the_readme_states_the_benchmark_as_measured():
     number = r"([\d.]+)"
     row = rf"^\| `([a-z-]+)` \| (\d+) \| `([a-z -]+)` \| (\d+) \| {number}× \| {number}× \|$"

@@ -11,12 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from fuzz.bench import Bench
-from fuzz.invariants import faults_of
-from fuzz.material import PREDICTING, PREPARING, Material, write_head
+from fuzz.material import PREDICTING, PREPARING, Bench, Material, write_head
 from fuzz.nifti import Damaged, mutated
 from fuzz.nursery import Case, Ending, fresh
-from fuzz.tally import Tally, chance
+from fuzz.tally import Tally, chance, faults_of
 
 PART = "headers"
 _BATCH = 50  # cases in one process

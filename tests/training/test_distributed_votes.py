@@ -221,7 +221,7 @@ def test_ranks_that_hold_different_domains_or_fail_stay_together(tmp_path):
         assert "the ranks hold different ones. Shuffle" in messages[0]
 
 
-PROBES = [sy.FirstOrder(), sy.FirstOrder(along="sum"), sy.InnerLoop(reuse=True)]
+PROBES = [sy.FirstOrder(), sy.InnerLoop(reuse=True)]
 
 
 def train_sharing_each(rank):

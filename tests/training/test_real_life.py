@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 import steelyard as sy
-from steelyard.probing import gradient_probe
+from steelyard.probing import passes
 from toys import balancer, batch, first_halves, reference_hypothetical_losses, smooth, take_step
 
 
@@ -224,8 +224,8 @@ def test_float16_votes_are_taken_again_with_a_lower_scale_where_a_domain_overflo
 
 def test_float16_gradients_of_a_half_are_scaled_as_in_the_outer_loss(monkeypatch):
     retries = []
-    real = gradient_probe._are_finite
-    monkeypatch.setattr(gradient_probe, "_are_finite", lambda gradients: retries.append(real(gradients)) or retries[-1])
+    real = passes._are_finite
+    monkeypatch.setattr(passes, "_are_finite", lambda gradients: retries.append(real(gradients)) or retries[-1])
     model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4))
     names = tuple(f"domain {i}" for i in range(16))
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**18)  # what the outer loss, a sixteenth of each, just bears

@@ -15,7 +15,6 @@ from toys import balancer, batch, smooth, take_step
 PROBES = {
     "first-order": partial(sy.FirstOrder, reuse=True),
     "first-order, detected": sy.FirstOrder,
-    "first-order along the sum": partial(sy.FirstOrder, along="sum", reuse=True),
     "inner loop": partial(sy.InnerLoop, reuse=True),
     "inner loop, detected": partial(sy.InnerLoop, reuse="detect"),
 }
@@ -74,7 +73,7 @@ def test_sharing_does_not_change_the_vote(probe):
         judge = balancer(probe=each)
         judge(model, batch(sizes=(6, 8)), optimizer)
         found.append(judge.last.measured)
-    assert found[0] == pytest.approx(found[1], rel=1e-4 if getattr(probes[0], "along", "") == "sum" else 1e-6)
+    assert found[0] == pytest.approx(found[1], rel=1e-6)
 
 
 def test_the_weights_of_this_steps_vote_are_in_the_gradients():
@@ -330,8 +329,8 @@ def test_what_cannot_be_shared_is_detected_and_refused_where_declared(name, prob
 
 @pytest.mark.parametrize(
     "probe",
-    [sy.FirstOrder(), sy.FirstOrder(along="sum"), sy.InnerLoop(reuse="detect")],
-    ids=["domains", "sum", "exact"],
+    [sy.FirstOrder(), sy.InnerLoop(reuse="detect")],
+    ids=["first-order", "exact"],
 )
 def test_samples_that_meet_are_found_where_the_losses_do_not_tell(probe):
     torch.manual_seed(3)
@@ -361,16 +360,6 @@ def test_a_mask_that_turns_up_later_is_found_then():
     assert "as a mean of halves" in judge.probe.reuse.reason
     expected = torch.autograd.grad(balancer(loss=masked)(model, batch()), list(model.parameters()))
     assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), expected, strict=True))
-
-
-def test_along_the_sum_losses_need_not_be_means():
-    (model, optimizer, shared), (twin, other, plain) = pair_of_runs(smooth(), sy.FirstOrder, along="sum")
-    for judge in (shared, plain):
-        judge.domain_losses.loss = batch_dice
-    take_step(shared(model, batch(), optimizer), optimizer)
-    take_step(plain(twin, batch(), other), other)
-    assert shared.probe.reuse.reason is None
-    assert_alike(model.parameters(), twin.parameters())
 
 
 def test_an_objective_is_shared_only_where_declared():
@@ -468,17 +457,17 @@ def test_a_compiled_model_goes_on_running_compiled_unless_told():
 def test_what_is_too_coarse_to_be_seen_is_not_shared_unless_told():
     model = smooth().bfloat16()
     samples = batch(dtype=torch.bfloat16)
-    for probe in (sy.FirstOrder(), sy.FirstOrder(along="sum"), sy.InnerLoop(reuse="detect")):
+    for probe in (sy.FirstOrder(), sy.InnerLoop(reuse="detect")):
         balancer(probe=probe)(model, samples, sgd(model))
         assert "is torch.bfloat16, too coarse" in probe.reuse.reason
     balancer(probe=sy.FirstOrder(reuse=True))(model, samples, sgd(model))
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-def test_a_trainable_tensor_elsewhere_is_found_along_the_sum_too(layers):
+def test_a_trainable_tensor_that_scales_the_outputs_is_found_too(layers):
     model = nn.Sequential(*(nn.Linear(6, 6) for _ in range(layers - 1)), nn.Linear(6, 1))
     scale = torch.tensor(0.5, requires_grad=True)
-    judge = balancer(probe=sy.FirstOrder(along="sum"), loss=lambda o, y: mse_loss(scale * o, y))
+    judge = balancer(probe=sy.FirstOrder(), loss=lambda o, y: mse_loss(scale * o, y))
     judge(model, batch(), sgd(model)).backward()
     assert "outside the model and the loss" in judge.probe.reuse.reason
     assert scale.grad is not None

@@ -13,12 +13,10 @@ from toys import balancer, batch, smooth
 
 DETECTING = {
     "first-order": sy.FirstOrder,
-    "first-order along the sum": partial(sy.FirstOrder, along="sum"),
     "inner loop": partial(sy.InnerLoop, reuse="detect"),
     "Gramian": sy.Gramian,
 }
 detecting = pytest.mark.parametrize("probe", DETECTING.values(), ids=DETECTING)
-casting = pytest.mark.parametrize("probe", [make for name, make in DETECTING.items() if "sum" not in name])
 means = pytest.mark.parametrize("probe", [DETECTING[name] for name in ("first-order", "inner loop")])
 
 
@@ -62,7 +60,7 @@ def test_one_float16_layer_is_enough():
     assert_not_shared(sy.FirstOrder, model, batch())
 
 
-@casting
+@detecting
 def test_float16_by_autocast_without_the_scaler_is_not_shared(probe):
     with torch.autocast("cpu", dtype=torch.float16):
         assert_not_shared(probe, smooth(), batch())
@@ -109,14 +107,14 @@ def test_two_parameters_with_one_gradient_each_have_it_once():
 
     model, losses, found = smooth(), {"a": Tempered(), "b": Tempered()}, []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    for probe in (sy.FirstOrder(along="sum"), None):
+    for probe in (sy.FirstOrder(), None):
         losses["a"].zero_grad()
         (8 * held(probe=probe, loss=losses)(model, batch(), optimizer)).backward()
         found.append(losses["a"].one.grad.item())
     assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 
-@casting
+@detecting
 def test_what_is_kept_from_autocast_is_kept_from_it_backwards_too(probe):
     class Careful(nn.Module):
         def __init__(self):
@@ -161,7 +159,7 @@ def test_a_modules_own_generator_is_watched_at_every_vote(probe, kind):
     assert finder.reuse.reason == "the forward pass draws random numbers"
 
 
-def test_parameters_of_two_precisions_along_the_sum():
+def test_parameters_of_two_precisions():
     class Mixed(nn.Module):
         def __init__(self):
             super().__init__()
@@ -170,7 +168,7 @@ def test_parameters_of_two_precisions_along_the_sum():
         def forward(self, x):
             return self.second(self.first(x.double()).float())
 
-    model, probe = Mixed(), sy.FirstOrder(along="sum")
+    model, probe = Mixed(), sy.FirstOrder()
     samples, optimizer = batch(), torch.optim.SGD(model.parameters(), lr=0.05)
     held(probe=probe)(model, samples, optimizer).backward()
     found = [parameter.grad for parameter in model.parameters()]

@@ -15,46 +15,54 @@ from steelyard.imaging.train.run_writer import RunWriter
 from steelyard.imaging.train.sampling import BatchIndices
 from steelyard.imaging.train.training_state import TrainingState
 
-PARTS = ("data", "augmentation", "vote", "forward", "backward", "optimizer", "validation", "records", "other")
-"""Gathering slices; changing them; the probe; the outer losses; their gradients; the step; the validation subjects; the
-records of steps and epochs, with the checkpoint on disk; all the rest of the loop."""
+PARTS = (
+    "data",  # gathering slices
+    "augmentation",
+    "vote",  # the probe
+    "forward",  # the outer losses
+    "backward",  # their gradients
+    "optimizer",
+    "validation",
+    "records",  # of steps and epochs, and the checkpoint on disk
+    "other",  # the rest of the loop
+)
 
 
 class Stopwatch:
-    """Gives every moment to one part: the innermost that is under way, or `other`.
+    """Adds up the time of each part. Parts may be nested: time counts for the innermost, or for `other`.
 
     Args:
-        clock: Tells the time in seconds.
+        clock: Returns the time in seconds.
 
     Attributes:
-        seconds: By part; they add up to the time since the watch was made, as of the last change of parts.
+        seconds: By part. Their sum is the time from the start of the watch to the last change of parts.
     """
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self.seconds = dict.fromkeys(PARTS, 0.0)
         self._clock = clock
-        self._under_way = ["other"]
-        self._since = clock()
+        self._running = ["other"]  # the innermost part is last
+        self._last_change = clock()
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Give what happens inside to a part."""
-        self.turn()
-        self._under_way.append(name)
+        """Count the time inside for a part."""
+        self.add_time()
+        self._running.append(name)
         try:
             yield
         finally:
-            self.turn()
-            self._under_way.pop()
+            self.add_time()
+            self._running.pop()
 
-    def turn(self) -> None:
-        """Give the time since the last turn to the part under way."""
+    def add_time(self) -> None:
+        """Add the time since the last change to the innermost part."""
         now = self._clock()
-        self.seconds[self._under_way[-1]] += now - self._since
-        self._since = now
+        self.seconds[self._running[-1]] += now - self._last_change
+        self._last_change = now
 
     def timed(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """Return a function whose every call goes to a part."""
+        """Return the function with the time of its calls counted for a part."""
 
         @wraps(function)
         def call(*arguments: Any, **named: Any) -> Any:
@@ -66,13 +74,13 @@ class Stopwatch:
 
 @dataclass(frozen=True, kw_only=True)
 class EpochProfile:
-    """What one epoch took.
+    """The time of one epoch.
 
     Args:
-        method: How it weighed the domains.
-        steps: How many steps it had.
+        method: How the domains were weighted.
+        steps: The number of steps.
         seconds: By part.
-        total: The whole of it, which the parts add up to.
+        total: The seconds of the epoch, which the parts add up to.
     """
 
     method: str
@@ -85,8 +93,8 @@ def profile_epoch(job: TrainingJob, fabric: Fabric | None = None) -> EpochProfil
     """Train the first epoch of a run as `steelyard train` does, and time the parts of the loop.
 
     Args:
-        job: The run; its folder gets what the first epoch writes.
-        fabric: Where it runs; times are those of a CPU, which waits for what it began.
+        job: The run; the first epoch writes into its folder.
+        fabric: By default one CPU. A GPU would run on after a call returns, so its times would be wrong.
     """
     training_state, learned, judged = prepare_training(job, fabric or Fabric(accelerator="cpu", devices=1))
     run = RunWriter(job.out)
@@ -104,8 +112,9 @@ def profile_epoch(job: TrainingJob, fabric: Fabric | None = None) -> EpochProfil
 
 @contextmanager
 def _timed_parts(training_state: TrainingState, watch: Stopwatch) -> Iterator[None]:
-    """Have the parts of the real loop timed as they are called, and put everything back afterwards."""
-    places: list[tuple[Any, str, str]] = [
+    """Replace the functions of the real loop by timed ones, and restore them afterwards."""
+    # The object that the loop looks the function up in, the function's name, the part that its time counts for.
+    timed_functions: list[tuple[Any, str, str]] = [
         (BatchIndices, "gather", "data"),
         (training, "augment_batch", "augmentation"),
         (training_state.balancer, "forward", "forward"),
@@ -116,15 +125,16 @@ def _timed_parts(training_state: TrainingState, watch: Stopwatch) -> Iterator[No
         (training, "record_step", "records"),
     ]
     if training_state.balancer.probe is not None:
-        places.append((training_state.balancer.probe, "find", "vote"))
-    before = [(owner, name, vars(owner).get(name)) for owner, name, _ in places]
+        timed_functions.append((training_state.balancer.probe, "find", "vote"))
+    # A method of an instance is looked up in its class: there is nothing in the instance itself to restore.
+    originals = [(owner, name, vars(owner).get(name)) for owner, name, _ in timed_functions]
     try:
-        for owner, name, part in places:
+        for owner, name, part in timed_functions:
             setattr(owner, name, watch.timed(getattr(owner, name), part))
         yield
     finally:
-        for owner, name, own in before:
-            if own is None:
+        for owner, name, original in originals:
+            if original is None:
                 delattr(owner, name)
             else:
-                setattr(owner, name, own)
+                setattr(owner, name, original)

@@ -1,8 +1,9 @@
-"""What the benchmark trains: networks, losses and batches, all fixed here."""
+"""The tasks of the benchmark: networks, losses and batches, with all their settings."""
 
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ Step = Callable[[], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A network in training; SGD with momentum in float32, torch's fused one, which is the fastest."""
+    """A network in training, in float32 with SGD and momentum."""
 
     model: nn.Module
     loss: Loss
@@ -28,47 +29,58 @@ class Task:
 
 
 def make_task(network: str, domains: int) -> Task:
-    """The network, freshly made from one seed, with as many domains."""
+    """Return a task with a new network and random samples, the same at every call."""
     torch.manual_seed(0)
-    model, loss, samples = NETWORKS[network]()
-    batch = {f"domain {d}": samples() for d in range(domains)}
-    return Task(model=model, loss=loss, batch=batch, optimizer=make_optimizer(model.parameters()))
+    parts = NETWORKS[network]()
+    batch = {f"domain {number}": parts.draw_samples() for number in range(domains)}
+    return Task(model=parts.model, loss=parts.loss, batch=batch, optimizer=make_optimizer(parts.model.parameters()))
 
 
 def make_optimizer(parameters: Iterable[Tensor]) -> SGD:
-    """The one that every step is taken with."""
+    """Return the optimizer of all steps: torch's fused SGD, which is the fastest."""
     return SGD(parameters, lr=0.01, momentum=0.9, fused=True)
 
 
-Parts = tuple[nn.Module, Loss, Callable[[], tuple[Tensor, Tensor]]]
+class Parts(NamedTuple):
+    """What a task is built from."""
+
+    model: nn.Module
+    loss: Loss
+    draw_samples: Callable[[], tuple[Tensor, Tensor]]
+    """Draws one domain's inputs and targets."""
 
 
 def _unet_batchnorm() -> Parts:
     """U-Net of width 16, cross-entropy minus batch Dice, four 128×128 images per domain, channels-last."""
-    model, last = UNet(width=16), torch.channels_last
-    return model.to(memory_format=last), cross_entropy_minus_dice, lambda: _images(4, 128, layout=last)  # type: ignore[call-overload]
+    layout = torch.channels_last
+    model = UNet(width=16).to(memory_format=layout)  # type: ignore[call-overload]
+    return Parts(model, cross_entropy_minus_dice, lambda: _images(4, 128, layout=layout))
 
 
 def _unet_instancenorm() -> Parts:
     """The same with instance normalisation, faster in contiguous memory; cross-entropy alone, a mean over samples."""
-    return _with_instancenorm(UNet(width=16)), binary_cross_entropy_with_logits, lambda: _images(4, 128)
+    model = _with_instancenorm(UNet(width=16))
+    return Parts(model, binary_cross_entropy_with_logits, lambda: _images(4, 128))
 
 
 def _unet_small() -> Parts:
     """The same of width 8 with four 32×32 images per domain, for many domains."""
-    return _with_instancenorm(UNet(width=8)), binary_cross_entropy_with_logits, lambda: _images(4, 32)
+    model = _with_instancenorm(UNet(width=8))
+    return Parts(model, binary_cross_entropy_with_logits, lambda: _images(4, 32))
 
 
 def _transformer() -> Parts:
     """Four pre-norm layers of width 128; 32 sequences of 64 tokens per domain."""
-    return _Transformer(), _token_loss, lambda: (torch.randint(256, (32, 64)), torch.randint(256, (32, 64)))
+    return Parts(_Transformer(), _token_loss, lambda: (torch.randint(256, (32, 64)), torch.randint(256, (32, 64))))
 
 
 def _mlp() -> Parts:
     """Three hidden layers of width 1024; 64 samples of 64 features per domain."""
-    widths = (64, 1024, 1024, 1024)
-    layers = [layer for i, o in itertools.pairwise(widths) for layer in (nn.Linear(i, o), nn.ReLU())]
-    return nn.Sequential(*layers, nn.Linear(1024, 10)), cross_entropy, lambda: (torch.randn(64, 64), _classes(64))
+    layers: list[nn.Module] = []
+    for inputs, outputs in itertools.pairwise((64, 1024, 1024, 1024)):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.Linear(1024, 10))
+    return Parts(model, cross_entropy, lambda: (torch.randn(64, 64), torch.randint(10, (64,))))
 
 
 class _Transformer(nn.Module):
@@ -90,15 +102,14 @@ def _token_loss(logits: Tensor, tokens: Tensor) -> Tensor:
 
 
 def _images(count: int, size: int, *, layout: torch.memory_format = torch.contiguous_format) -> tuple[Tensor, Tensor]:
+    """Noise, with masks of 5 % of the pixels."""
     images = torch.randn(count, 1, size, size).to(memory_format=layout)
-    return images, (torch.rand(count, 1, size, size) < 0.05).float()
-
-
-def _classes(count: int) -> Tensor:
-    return torch.randint(10, (count,))
+    masks = (torch.rand(count, 1, size, size) < 0.05).float()
+    return images, masks
 
 
 def _with_instancenorm(module: nn.Module) -> nn.Module:
+    """Replace batch by instance normalisation, in place."""
     for name, child in module.named_children():
         if isinstance(child, nn.BatchNorm2d):
             setattr(module, name, nn.InstanceNorm2d(child.num_features, affine=True))

@@ -1,8 +1,7 @@
-"""The inner loop to first order: gradients instead of steps taken."""
+"""First-order votes: gradients instead of steps taken."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, Literal, final, get_args
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor, nn
@@ -11,56 +10,70 @@ from torch.optim import Optimizer
 
 from steelyard.batches import Tree
 from steelyard.measurement import Measurement
-from steelyard.probing.direction import Direction, check_fit_for_sum, losses_of, run_halves
-from steelyard.probing.expansion import expand
-from steelyard.probing.gradient_probe import (
+from steelyard.probing.audit import audit, check_loss_is_mean
+from steelyard.probing.halves import Halves, halve, meta_tests
+from steelyard.probing.optimizer_step import HypotheticalSteps, Rule
+from steelyard.probing.passes import (
+    GradientRows,
+    HalfPasses,
+    HalfTooSmallError,
+    Leaves,
     Pass,
-    check_moves,
-    detached,
+    check_model_is_used,
     explained_in_evaluation,
-    is_too_small,
     leaves_of,
+    model_and_losses,
+    run_pass,
 )
-from steelyard.probing.halves import Halves, meta_tests
-from steelyard.probing.hypothetical_step import Rule, innermost
-from steelyard.probing.layered_pass import LayeredHalves, LayeredPass, LayeredSum, can_run_jointly
-from steelyard.probing.linear_step import linear_steps
 from steelyard.probing.probe import Finding, Losses
-from steelyard.probing.random_numbers import preserved_random_states, random_states
-from steelyard.probing.reuse import Reusing, trace_reason
-from steelyard.probing.running_statistics import RunningStatistics, Statistics
-from steelyard.probing.shadow import Shadow
-from steelyard.probing.shared import Gradients, Shared
-from steelyard.probing.vote_probe import MetaTest, Split, VoteProbe, measurement_of, share_halves, whole_of
+from steelyard.probing.replica import Replica, preserved_random_states, random_states
+from steelyard.probing.sharing import Part, Reusing, check_traces, share
+from steelyard.probing.vmapped_passes import Vmapping, large_passes_refused, run_vmapped, slow_rules_raised
+from steelyard.probing.vote_probe import MetaTest, Split, VoteProbe
 
-Along = Literal["domains", "sum"]
+
+class _Run(NamedTuple):
+    """Passes over all halves, and the replica that they were run on."""
+
+    passes: HalfPasses
+    replica: Replica
+    leaves: Leaves
+
+
+class _Vote(NamedTuple):
+    """What a vote is cast on."""
+
+    model: nn.Module
+    losses: Losses
+    halves: dict[str, Halves]
+    steps: HypotheticalSteps
 
 
 @final
 class FirstOrder(VoteProbe):
-    """Hypothetical losses to first order: H_d ≈ Σ_j L_j(meta-test half of j; θ) + ⟨Δ_d, G⟩.
+    """First-order hypothetical losses: H_d ≈ Σ_j L_j(meta-test half of j; θ) + ⟨Δ_d, G⟩.
 
     Δ_d is the step that the optimizer would take from the meta-train half of domain d, G the gradient of the summed
-    losses on the meta-test halves. With batch normalisation judged in evaluation mode, what the step's own forward pass
-    does to the running statistics is added, to first order, too. Every domain brings its own samples, so these
-    gradients cost no more arithmetic than the outer step's, and where `reuse` allows it they are the outer step's: the
-    vote then costs next to nothing.
+    losses on the meta-test halves. Every domain brings its own samples, so these gradients cost no more arithmetic than
+    the outer step's. Where `reuse` allows it they are the outer step's, and the vote costs next to nothing.
+
+    There are three ways to run the halves. Where gradients are shared and passes are small, all halves are run at once
+    by `torch.func.vmap`. Where they are shared and `vmap` does not work or does not pay, each half is run by itself
+    (`vmapping.reason` says why). Where nothing can be shared, the vote's passes are separate from the outer step's.
+
+    With batch normalisation the step alone is judged, on running statistics that are left unchanged. What the step's
+    own forward pass does to them is not part of a first-order vote: `InnerLoop` includes it.
 
     Args:
         step: what Δ_d is: by the `optimizer`'s own rule and state, or `sgd`, the paper's plain −η∇L.
-        meta_test: `eval` judges steps in evaluation mode, `batch` in the modes found.
+        meta_test: `eval` judges steps in evaluation mode, `batch` in each module's current mode.
         split: which samples are meta-train: the `first` m or m at `random`, drawn anew from the number of the step.
         every: measure on each n-th step only.
-        gather: for batches too small to divide, keep samples of consecutive batches, as `InnerLoop` does.
+        gather: for batches too small to divide, collect samples of consecutive batches, as `InnerLoop` does.
         scaler: the outer loop's gradient scaler, so that float16 gradients do not underflow.
         reuse: whether the gradients serve the outer step too. `detect`: where nothing contradicts that a domain's loss
-            is a mean over its samples, that samples do not meet in the forward pass and that nothing random is drawn
-            in it (`reuse.reason` tells what did). `True`: you say so; what contradicts it is an error.
-        along: how ⟨Δ_d, G⟩ is found: `domains` takes each domain's gradients, `sum` takes G and one derivative of all
-            domains' losses along it. Where all layers are linear, convolutions or normalisations of each sample, and
-            there is no scaler, either is read off the layers of one pass; else `domains` runs each half by itself, and
-            `sum` is a finite difference. `sum` needs a `loss` and a step that is linear in the gradient (torch's SGD,
-            or `step="sgd"`), and is for many domains with few samples each.
+            is a mean over its samples, that samples are processed independently and that nothing random is drawn in
+            the forward pass (`reuse.reason` says what did). `True`: you say so; a contradiction is an error.
 
     >>> import steelyard as sy
     >>> model = nn.Linear(3, 1)
@@ -70,11 +83,9 @@ class FirstOrder(VoteProbe):
     ... )
     >>> batch = {name: (torch.ones(4, 3), torch.full((4, 1), y)) for name, y in (("a", 0.0), ("b", 5.0))}
     >>> balancer(model, batch, optimizer).backward()
-    >>> balancer.last.vote, balancer.probe.reuse.reason
-    ('b', None)
+    >>> balancer.last.vote, balancer.probe.reuse.reason, balancer.probe.vmapping.reason
+    ('b', None, None)
     """
-
-    unlayered: Tensor
 
     def __init__(
         self,
@@ -86,212 +97,141 @@ class FirstOrder(VoteProbe):
         gather: bool | int = False,
         scaler: GradScaler | None = None,
         reuse: Reusing = "detect",
-        along: Along = "domains",
     ) -> None:
         super().__init__(
             step=step, meta_test=meta_test, split=split, every=every, gather=gather, scaler=scaler, reuse=reuse
         )
-        if along not in get_args(Along):
-            raise ValueError(f"along must be 'domains' or 'sum'; got {along!r}.")
-        self.along = along
-        self._verified: tuple[bool, ...] | None = None  # the state in which the network was seen to be of known layers
-        self._seen: set[str] = set()  # the domains that it was run for since
-        # Kept, so that a run continued from a checkpoint does the same, also one from before there was such a thing.
-        self.register_buffer("unlayered", torch.zeros((), dtype=torch.bool))
-        self.register_load_state_dict_pre_hook(_add_unlayered)  # type: ignore[no-untyped-call]
+        self.vmapping = Vmapping()
 
     def _measure(
         self, model: nn.Module, batch: Mapping[str, Tree], *, losses: Losses, optimizer: Optimizer
     ) -> Measurement | Finding:
-        halves = self._halves(batch)
+        halves = halve(batch, seed=int(self.steps) if self.split == "random" else None)
+        nothing = Measurement.nothing(len(losses.domains))
         if len(halves) < 2:
-            return Measurement.nothing(len(losses.domains))
-        optimizer = innermost(optimizer)
-        if self.along == "sum":
-            check_fit_for_sum(losses, linear_steps(optimizer, self.step), optimizer)
-        rest = {name: (1.0, samples) for name, samples in batch.items() if name not in halves}
-        with preserved_random_states(model.parameters()):
-            if self._may_share(model, losses):
-                for measure in self._shared_ways():
-                    finding = measure(model, halves, losses, optimizer=optimizer, rest=rest)
-                    if finding is not None:
-                        return finding
-                    if self.reuse.reason is not None:  # what one way has seen holds for the other
-                        break
-            measure_apart = self._sum if self.along == "sum" else self._domains
-            found = measure_apart(model, halves, losses, optimizer=optimizer)
-        return Measurement.nothing(len(losses.domains)) if found is None else measurement_of(found, losses.domains)
-
-    def _shared_ways(self) -> Sequence[Callable[..., Finding | None]]:
-        passes = self._shared_domains if self.along == "domains" else self._shared_sum
-        return (passes,) if self.unlayered else (self._layered_pass, passes)
-
-    def _domains(
-        self, model: nn.Module, halves: dict[str, Halves], losses: Losses, *, optimizer: Optimizer
-    ) -> dict[str, Tensor] | None:
-        """Every domain's gradient on its meta-train half, and the sum's on all meta-test halves together."""
-        judge, statistics = self._judge(model, losses)
-        leaves = leaves_of(judge, optimizer, everything=False)
-        trained: dict[str, Pass] = {}
-        learned: dict[str, Statistics] = {}
-        for name, half in halves.items():
-            learner = Shadow(model, losses)
-            with preserved_random_states(leaves.live):  # every candidate sees the same draws
-                found = self._differentiate(
-                    learner, {name: half.meta_train}, leaves_of(learner, optimizer, everything=False)
-                )
-            if found is None:
-                return None
-            trained[name], learned[name] = found, statistics.of(learner.modules[0])
-        with explained_in_evaluation(self.meta_test == "eval"):
-            tested = self._differentiate(judge, meta_tests(halves), leaves, besides=statistics.sought)
-        if tested is None:
-            return None
-        values = expand(trained, [tested], judge, leaves, optimizer=optimizer, rule=self.step)
-        statistics.warn_of_others(tested, partial(losses_of, judge, meta_tests(halves)))
-        return {name: v + statistics.change(learned[name], tested.besides).to(v) for name, v in values.items()}
-
-    def _shared_domains(
-        self,
-        model: nn.Module,
-        halves: dict[str, Halves],
-        losses: Losses,
-        *,
-        optimizer: Optimizer,
-        rest: dict[str, tuple[float, Tree]],
-    ) -> Finding | None:
-        """The same from one pass per half, whose gradients serve the outer step as well; `None` where they cannot."""
-        shadow = Shadow(model, losses, borrow=linear_steps(optimizer, self.step) is not None)
-        leaves = leaves_of(shadow, optimizer, everything=True)
-        before = random_states(leaves.live)
-        trained: dict[str, Pass] = {}
-        tested: dict[str, Pass] = {}
-        for name, half in halves.items():
-            for passes, samples in ((trained, half.meta_train), (tested, half.meta_test)):
-                found = self._differentiate(shadow, {name: samples}, leaves)
-                if found is None:
-                    return None
-                if found.overflowed:
-                    return None
-                passes[name] = found
-        reason = trace_reason(shadow, drawn=random_states(leaves.live) != before)
-        reason = reason or self._means_reason(model, losses, halves, trained=trained, tested=tested)
-        if not self.reuse.holds(reason):
-            return None
-        values = expand(trained, list(tested.values()), shadow, leaves, optimizer=optimizer, rule=self.step)
-        shared = share_halves(halves, trained, tested, leaves=leaves, rest=rest)
-        return Finding(measurement_of(values, losses.domains), shared)
-
-    def _judge(self, model: nn.Module, losses: Losses) -> tuple[Shadow, RunningStatistics]:
-        """A stand-in in the mode of the vote, and its running statistics."""
-        judge = Shadow(model, losses)
-        looking = int(self.steps) < self.every or self._looks_again
-        return judge, RunningStatistics(judge.modules[0], evaluating=self.meta_test == "eval", watching=looking)
-
-    def _sum(
-        self, model: nn.Module, halves: dict[str, Halves], losses: Losses, *, optimizer: Optimizer
-    ) -> dict[str, Tensor] | None:
-        """G on all meta-test halves together, and every domain's loss a little before and a little after θ along it."""
-        judge, statistics = self._judge(model, losses)
-        leaves = leaves_of(judge, optimizer, everything=False)
-        with explained_in_evaluation(self.meta_test == "eval"):
-            tested = self._differentiate(judge, meta_tests(halves), leaves, besides=statistics.sought)
-        if tested is None:
-            return None
-        check_moves([tested.gradients], leaves)
-        learner = Shadow(model, losses)
-        learning = leaves_of(learner, optimizer, everything=False)
-        direction = Direction(tested.gradients, learning, linear_steps(optimizer, self.step))
+            return nothing
+        vote = _Vote(model, losses, halves, HypotheticalSteps(optimizer, self.step))
         try:
-            slopes, learned = direction.central_slopes(learner, halves, statistics)
-        except ValueError as error:
-            if not is_too_small(error):
+            with preserved_random_states(model.parameters()):
+                finding = self._measure_shared(vote, batch)
+                if finding is not None:
+                    return finding
+                return self._measure_apart(vote)
+        except HalfTooSmallError:
+            return nothing
+
+    def _measure_shared(self, vote: _Vote, batch: Mapping[str, Tree]) -> Finding | None:
+        """The vote and the outer step's gradients; `None` where the gradients cannot serve the outer step."""
+        if not self.reuse.may_begin(vote.model, vote.losses, scaler=self.scaler):
+            return None
+        states = random_states(vote.model.parameters())
+        passes, replica, leaves = self._run_halves(vote)
+        if passes.overflowed:
+            return None
+        drawn = random_states(vote.model.parameters()) != states
+        if not self.reuse.holds(lambda: self._check_passes(vote, passes, replica, drawn=drawn)):
+            return None
+        check_model_is_used(passes.train_gradients, leaves)
+        total = passes.test_gradients.weighted_sum([1.0] * len(vote.halves))
+        slopes = vote.steps.slopes(passes.train_gradients, total, replica, leaves)
+        values = _hypothetical_losses(passes.test_losses, slopes, vote.halves)
+        rest = {name: (1.0, samples) for name, samples in batch.items() if name not in vote.halves}
+        shared = share(_parts(passes, vote.halves), passes.gradients, leaves.live, rest=rest)
+        return Finding(Measurement.by_name(values, vote.losses.domains), shared)
+
+    def _measure_apart(self, vote: _Vote) -> Measurement:
+        """The vote alone: each domain's gradient on its meta-train half, and G on all meta-test halves together."""
+        trained = []
+        for name, half in vote.halves.items():
+            replica, leaves = self._replica(vote, everything=False)
+            with preserved_random_states(leaves.live):  # every domain's pass draws the same numbers
+                trained.append(run_pass(replica, {name: half.meta_train}, leaves, scaler=self.scaler).gradients)
+        rows = GradientRows.separate(trained)
+        replica, leaves = self._replica(vote, everything=False)
+        evaluating = self.meta_test == "eval"
+        if evaluating:
+            model_and_losses(replica)[0].eval()
+        with explained_in_evaluation(evaluating):
+            tested = run_pass(replica, meta_tests(vote.halves), leaves, scaler=self.scaler)
+        check_model_is_used(rows, leaves)
+        slopes = vote.steps.slopes(rows, tested.gradients, replica, leaves)
+        values = _hypothetical_losses(list(tested.losses.values()), slopes, vote.halves)
+        return Measurement.by_name(values, vote.losses.domains)
+
+    def _run_halves(self, vote: _Vote) -> _Run:
+        """One pass over each half: all at once where that works and pays, else one by one."""
+        replica, leaves = self._replica(vote, everything=True)
+        if self.scaler is not None or not self.vmapping.applies_to(vote.losses, vote.halves, leaves):
+            return self._run_one_by_one(vote)
+        if self.vmapping.is_verified(vote.model, self.vote_number):
+            try:
+                return _Run(run_vmapped(replica, vote.halves, leaves), replica, leaves)
+            except Exception as error:
+                self.vmapping.refuse(error)
+                return self._run_one_by_one(vote)
+        separate: _Run | None = None
+        try:
+            with large_passes_refused(leaves, 2 * len(vote.halves)):
+                separate = self._run_one_by_one(vote)
+            with slow_rules_raised():
+                passes = run_vmapped(replica, vote.halves, leaves)
+            self.vmapping.verify(vote.model, passes, separate.passes)
+        except Exception as error:
+            if separate is None:  # not an error of vmap
                 raise
-            return None
-        level = torch.stack([loss.double() for loss in tested.losses.values()]).sum() + direction.drift
-        statistics.warn_of_others(tested, partial(losses_of, judge, meta_tests(halves)))
-        values = {name: level + slope for name, slope in slopes.items()}
-        return {name: v + statistics.change(learned[name], tested.besides).to(v) for name, v in values.items()}
+            self.vmapping.refuse(error)
+            return separate
+        return _Run(passes, replica, leaves)
 
-    def _layered_pass(
-        self,
-        model: nn.Module,
-        halves: dict[str, Halves],
-        losses: Losses,
-        *,
-        optimizer: Optimizer,
-        rest: dict[str, tuple[float, Tree]],
-    ) -> Finding | None:
-        """Either from one pass over all halves, where all layers are linear in their parameters; else `None`."""
-        # What comes back to the layers would be scaled.
-        if self.scaler is not None or not losses.follow_outputs or not can_run_jointly(halves):
-            return None
-        shadow = Shadow(model, losses, borrow=linear_steps(optimizer, self.step) is not None)
-        leaves = leaves_of(shadow, optimizer, everything=True)
-        before = random_states(leaves.live)
-        kind: type[LayeredPass] = LayeredHalves if self.along == "domains" else LayeredSum
-        layered = kind(shadow, leaves, halves, differentiate=self._gradients)
-        state = (*(module.training for module in model.modules()), *(p.requires_grad for p in shadow.parameters))
-        verify = state != self._verified or self._looks_again
-        seen = set() if verify else self._seen
-        fit = layered.run(verify=verify, unseen=halves.keys() - seen)
-        if fit is False:
-            self.unlayered.fill_(True)  # not tried at every vote, in vain and at the price of a pass
-        if not fit:
-            return None
-        self._verified, self._seen = state, seen | halves.keys()
-        reason = trace_reason(shadow, drawn=random_states(leaves.live) != before)
-        reason = reason or self._halves_audit(model, losses, halves)
-        if not self.reuse.holds(reason):
-            return None
-        values, shared = layered.found(optimizer, self.step, rest=rest)
-        return Finding(measurement_of(values, losses.domains), shared)
+    def _run_one_by_one(self, vote: _Vote) -> _Run:
+        """One pass over each half."""
+        replica, leaves = self._replica(vote, everything=True)
+        trained: list[Pass] = []
+        tested: list[Pass] = []
+        for name, half in vote.halves.items():
+            trained.append(run_pass(replica, {name: half.meta_train}, leaves, scaler=self.scaler))
+            tested.append(run_pass(replica, {name: half.meta_test}, leaves, scaler=self.scaler))
+        domains = list(vote.halves)
+        halves = list(zip([*domains, *domains], [*trained, *tested], strict=True))
+        outputs = [half_pass.outputs[name] for name, half_pass in halves if half_pass.outputs is not None]
+        passes = HalfPasses(
+            domains=domains,
+            losses=[half_pass.losses[name] for name, half_pass in halves],
+            outputs=outputs or None,
+            gradients=GradientRows.separate([half_pass.gradients for _, half_pass in halves]),
+            overflowed=any(half_pass.overflowed for _, half_pass in halves),
+        )
+        return _Run(passes, replica, leaves)
 
-    def _shared_sum(
-        self,
-        model: nn.Module,
-        halves: dict[str, Halves],
-        losses: Losses,
-        *,
-        optimizer: Optimizer,
-        rest: dict[str, tuple[float, Tree]],
-    ) -> Finding | None:
-        """The same with the outer step's own forward pass, in two halves; losses need not be means over samples."""
-        shadow = Shadow(model, losses, borrow=True)
-        leaves = leaves_of(shadow, optimizer, everything=True)
-        before = random_states(leaves.live)
-        passes = run_halves(shadow, halves)
-        reason = trace_reason(shadow, drawn=random_states(leaves.live) != before)
-        everything = {name: whole_of(half) for name, half in halves.items()}
-        with preserved_random_states(leaves.live):
-            reason = reason or self._audit(
-                model,
-                losses,
-                everything,
-                alone=lambda *_: detached(passes.whole),
-                evaluating=self.meta_test == "eval",
-            )
-        if not self.reuse.holds(reason):
-            return None
-        total = self._gradients(passes.tested_sum, leaves.stand_ins, retain=True)
-        check_moves([total], leaves)
-        direction = Direction(total, leaves, linear_steps(optimizer, self.step))
-        slopes = direction.forward_slopes(shadow, halves, passes)
-        level = passes.tested_sum.detach().double() + direction.drift
-        whole = passes.whole
+    def _replica(self, vote: _Vote, *, everything: bool) -> tuple[Replica, Leaves]:
+        """A fresh replica; only steps that are not linear in the gradient are taken on it."""
+        replica = Replica(vote.model, vote.losses, borrow=everything and vote.steps.are_linear)
+        return replica, leaves_of(replica, vote.steps.optimizer, everything=everything)
 
-        def combine(weights: Mapping[str, float]) -> Gradients:
-            weighted = torch.stack([weights[name] * loss for name, loss in whole.items()]).sum()
-            return self._gradients(weighted, leaves.stand_ins)
-
-        shared = Shared(losses=detached(whole), combine=combine, parameters=leaves.live, rest=rest)
-        values = {name: level + slope for name, slope in slopes.items()}
-        return Finding(measurement_of(values, losses.domains), shared)
-
-    def extra_repr(self) -> str:
-        """The settings, for `print(balancer)`."""
-        return f"{super().extra_repr()}, along={self.along!r}"
+    def _check_passes(self, vote: _Vote, passes: HalfPasses, replica: Replica, *, drawn: bool) -> None:
+        """Refuse to share where the outer loss is not the mean of the halves' losses."""
+        check_traces(replica, drawn=drawn)
+        if passes.outputs is not None:
+            count = len(passes.domains)
+            train_outputs = dict(zip(passes.domains, passes.outputs[:count], strict=True))
+            test_outputs = dict(zip(passes.domains, passes.outputs[count:], strict=True))
+            check_loss_is_mean(vote.losses, vote.halves, train_outputs, test_outputs)
+        if self.reuse.needs_audit(vote.model, self.vote_number):
+            parts = {name: half[:2] for name, half in vote.halves.items()}
+            evaluating = self.meta_test == "eval"
+            audit(vote.model, vote.losses, parts, scaler=self.scaler, reuse=self.reuse, evaluating=evaluating)
 
 
-def _add_unlayered(_: nn.Module, state: dict[str, Any], prefix: str, *__: Any) -> None:
-    state.setdefault(f"{prefix}unlayered", torch.ones((), dtype=torch.bool))
+def _hypothetical_losses(
+    test_losses: Sequence[Tensor], slopes: Sequence[Tensor], halves: Mapping[str, Halves]
+) -> dict[str, Tensor]:
+    """H_d ≈ Σ_j L_j + ⟨Δ_d, G⟩ for each domain."""
+    level = torch.stack([loss.double() for loss in test_losses]).sum().cpu()
+    return {name: level + slope for name, slope in zip(halves, slopes, strict=True)}
+
+
+def _parts(passes: HalfPasses, halves: Mapping[str, Halves]) -> list[Part]:
+    """The halves, in the order of the passes, as parts of their domains' losses."""
+    trained = [Part(name, half.share, loss) for (name, half), loss in zip(halves.items(), passes.train_losses)]
+    tested = [Part(name, 1 - half.share, loss) for (name, half), loss in zip(halves.items(), passes.test_losses)]
+    return trained + tested

@@ -10,21 +10,29 @@ from torch.optim import Optimizer
 
 from steelyard.batches import Tree
 from steelyard.measurement import Measurement, Statistic
-from steelyard.probing.gradient_probe import GradientProbe, Leaves, Pass, check_moves, leaves_of
-from steelyard.probing.hypothetical_step import innermost
-from steelyard.probing.probe import Finding, Losses
-from steelyard.probing.random_numbers import preserved_random_states, random_states
-from steelyard.probing.reuse import Reusing, trace_reason
-from steelyard.probing.shadow import Shadow
-from steelyard.probing.shared import Part, Shared, share_parts
+from steelyard.probing.audit import audit
+from steelyard.probing.optimizer_step import innermost
+from steelyard.probing.passes import (
+    GradientRows,
+    HalfTooSmallError,
+    Leaves,
+    Pass,
+    check_model_is_used,
+    leaves_of,
+    run_pass,
+)
+from steelyard.probing.probe import Finding, Gradients, Losses, Probe, Shared
+from steelyard.probing.replica import Replica, preserved_random_states, random_states
+from steelyard.probing.sharing import Part, Reuse, Reusing, check_traces, share
 
 
 @final
-class Gramian(GradientProbe):
-    """⟨g_i, g_j⟩ for all domains i, j: g_d is the gradient of domain d's loss on all its samples, in the modes found.
+class Gramian(Probe):
+    """⟨g_i, g_j⟩ for all domains i, j: g_d is the gradient of domain d's loss on all its samples.
 
-    One pass per domain. Where the domains' samples do not meet in the forward pass and nothing random is drawn in it,
-    these gradients are the outer step's, and the probe costs next to nothing. Losses need not be means over samples.
+    One pass per domain, in each module's current mode. Where the domains are processed independently in the forward
+    pass and nothing random is drawn in it, these gradients are the outer step's, and the probe costs next to nothing.
+    Losses need not be means over samples.
 
     Args:
         every: measure on each n-th step only.
@@ -39,75 +47,59 @@ class Gramian(GradientProbe):
     """
 
     statistic: ClassVar[Statistic] = Statistic.GRAMIAN
-    domains_whole: ClassVar[bool] = True
 
     def __init__(self, *, every: int = 1, scaler: GradScaler | None = None, reuse: Reusing = "detect") -> None:
-        super().__init__(every=every, gather=False, scaler=scaler, reuse=reuse)
+        super().__init__(every=every)
+        self.scaler = scaler
+        self.reuse = Reuse(reuse)
 
     def _measure(
         self, model: nn.Module, batch: Mapping[str, Tree], *, losses: Losses, optimizer: Optimizer
     ) -> Measurement | Finding:
-        sharing = self._may_share(model, losses)
-        shadow = Shadow(model, losses)
-        leaves = leaves_of(shadow, innermost(optimizer), everything=sharing)
+        sharing = self.reuse.may_begin(model, losses, scaler=self.scaler)
+        replica = Replica(model, losses)
+        leaves = leaves_of(replica, innermost(optimizer), everything=sharing)
         passes: dict[str, Pass] = {}
         drawn = False
         for name, samples in batch.items():
             with preserved_random_states(leaves.live):
-                before = random_states(leaves.live) if sharing else []
-                found = self._differentiate(shadow, {name: samples}, leaves)
-                drawn |= sharing and random_states(leaves.live) != before
-            if found is None:
-                return self._nothing(losses)
-            passes[name] = found
-        check_moves([each.gradients for each in passes.values()], leaves)
-        trace = trace_reason(shadow, drawn=drawn)
-        shared = self._share(model, losses, batch, passes=passes, leaves=leaves, trace=trace) if sharing else None
-        return Finding(_measurement(passes, leaves, losses.domains), shared)
+                states = random_states(leaves.live) if sharing else []
+                try:
+                    passes[name] = run_pass(replica, {name: samples}, leaves, scaler=self.scaler)
+                except HalfTooSmallError:
+                    return _measurement({}, leaves, losses.domains)
+                drawn |= sharing and random_states(leaves.live) != states
+        gradients = GradientRows.separate([domain_pass.gradients for domain_pass in passes.values()])
+        check_model_is_used(gradients, leaves)
 
-    def _share(
-        self,
-        model: nn.Module,
-        losses: Losses,
-        batch: Mapping[str, Tree],
-        *,
-        passes: dict[str, Pass],
-        leaves: Leaves,
-        trace: str | None,
-    ) -> Shared | None:
-        if any(found.overflowed for found in passes.values()):
-            return None
-        known = {name: found.losses[name] for name, found in passes.items()}
-        with preserved_random_states(leaves.live):
-            reason = trace or self._audit(model, losses, batch, alone=lambda *_: known, evaluating=False)
-        if not self.reuse.holds(reason):
-            return None
-        parts = [Part(name, 1.0, known[name], found.gradients) for name, found in passes.items()]
-        return share_parts(parts, leaves.live, rest={})
+        def check() -> None:
+            check_traces(replica, drawn=drawn)
+            if self.reuse.needs_audit(model, self.vote_number):
+                parts = {name: [samples] for name, samples in batch.items()}
+                audit(model, losses, parts, scaler=self.scaler, reuse=self.reuse, evaluating=False)
 
-    def _nothing(self, losses: Losses) -> Measurement:
-        count = len(losses.domains)
-        return Measurement(torch.zeros(count, count, dtype=torch.float64), torch.zeros(count, dtype=torch.bool))
+        shared: Shared | None = None
+        overflowed = any(domain_pass.overflowed for domain_pass in passes.values())
+        if sharing and not overflowed and self.reuse.holds(check):
+            parts = [Part(name, 1.0, domain_pass.losses[name]) for name, domain_pass in passes.items()]
+            shared = share(parts, gradients, leaves.live, rest={})
+        gradients_by_domain = {name: domain_pass.gradients for name, domain_pass in passes.items()}
+        return Finding(_measurement(gradients_by_domain, leaves, losses.domains), shared)
 
     def extra_repr(self) -> str:
         """The settings, for `print(balancer)`."""
         return f"every={self.every}"
 
 
-def _measurement(passes: dict[str, Pass], leaves: Leaves, domains: Sequence[str]) -> Measurement:
+def _measurement(gradients: Mapping[str, Gradients], leaves: Leaves, domains: Sequence[str]) -> Measurement:
     """The Gramian over the parameters that the optimizer steps."""
-    gradients = [
-        [g for g, mine in zip(found.gradients, leaves.stepped, strict=True) if mine] for found in passes.values()
-    ]
-    inner = torch.zeros(len(gradients), len(gradients), dtype=torch.float64)
-    with torch.no_grad():
-        for rows in zip(*gradients, strict=True):  # one parameter's gradients, one per domain
-            given = [i for i, g in enumerate(rows) if g is not None]
-            if given:
-                stacked = torch.stack([g.flatten() for g in rows if g is not None])
-                inner[torch.tensor(given)[:, None], torch.tensor(given)] += (stacked @ stacked.T).double().cpu()
-    where = torch.tensor([domains.index(name) for name in passes])
     values = torch.zeros(len(domains), len(domains), dtype=torch.float64)
-    values[where[:, None], where] = inner
-    present = torch.tensor([name in passes for name in domains])
-    return Measurement(values, present)
+    with torch.no_grad():
+        for column, stepped in enumerate(leaves.stepped):
+            # One parameter's gradients, of the domains whose loss depends on it.
+            present = [name for name in gradients if gradients[name][column] is not None]
+            if stepped and present:
+                stacked = torch.stack([gradients[name][column].flatten() for name in present])  # type: ignore[union-attr]
+                indices = torch.tensor([domains.index(name) for name in present])
+                values[indices[:, None], indices] += (stacked @ stacked.T).double().cpu()
+    return Measurement(values, torch.tensor([name in gradients for name in domains]))

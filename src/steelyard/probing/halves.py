@@ -5,11 +5,17 @@ from typing import NamedTuple
 
 import torch
 
-from steelyard.batches import Tree, count_samples, take_samples
+from steelyard.batches import Tree, count_samples, join_samples, take_samples
 
 
 class Halves(NamedTuple):
-    """One domain's samples, divided: what a hypothetical step learns from, what it is judged by, and their sizes."""
+    """One domain's samples, divided.
+
+    Attributes:
+        meta_train: the half that a hypothetical step is taken from.
+        meta_test: the half that the step is judged by.
+        sizes: the numbers of samples of both.
+    """
 
     meta_train: Tree
     meta_test: Tree
@@ -17,8 +23,13 @@ class Halves(NamedTuple):
 
     @property
     def share(self) -> float:
-        """The meta-train half's in all samples."""
+        """The meta-train half's share in all samples."""
         return self.sizes[0] / sum(self.sizes)
+
+    @property
+    def whole(self) -> Tree:
+        """All samples, meta-train first."""
+        return join_samples([self.meta_train, self.meta_test])
 
 
 def halve(batch: Mapping[str, Tree], *, seed: int | None = None) -> dict[str, Halves]:
@@ -32,26 +43,19 @@ def halve(batch: Mapping[str, Tree], *, seed: int | None = None) -> dict[str, Ha
     if not sizes:
         return {}
     m = min(sizes.values()) // 2
-    if seed is None:
-        return {
-            name: Halves(
-                take_samples(batch[name], slice(0, m)), take_samples(batch[name], slice(m, size)), (m, size - m)
-            )
-            for name, size in sizes.items()
-        }
-    generator = torch.Generator().manual_seed(seed)
-    orders = {name: torch.randperm(size, generator=generator).tolist() for name, size in sizes.items()}
-    return {
-        name: Halves(take_samples(batch[name], order[:m]), take_samples(batch[name], order[m:]), (m, len(order) - m))
-        for name, order in orders.items()
-    }
-
-
-def meta_trains(halves: Mapping[str, Halves]) -> dict[str, Tree]:
-    """What every domain's step learns from."""
-    return {name: half.meta_train for name, half in halves.items()}
+    generator = torch.Generator().manual_seed(seed or 0)
+    halves: dict[str, Halves] = {}
+    for name, size in sizes.items():
+        meta_train: slice | list[int] = slice(0, m)
+        meta_test: slice | list[int] = slice(m, size)
+        if seed is not None:
+            order = torch.randperm(size, generator=generator).tolist()
+            meta_train, meta_test = order[:m], order[m:]
+        samples = batch[name]
+        halves[name] = Halves(take_samples(samples, meta_train), take_samples(samples, meta_test), (m, size - m))
+    return halves
 
 
 def meta_tests(halves: Mapping[str, Halves]) -> dict[str, Tree]:
-    """What every domain's step is judged by."""
+    """The half of every domain that steps are judged by."""
     return {name: half.meta_test for name, half in halves.items()}

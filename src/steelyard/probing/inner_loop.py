@@ -1,4 +1,4 @@
-"""The paper's inner loop: take each domain's step, see how all domains fare."""
+"""The paper's inner loop: take each domain's step, judge it by all domains."""
 
 from collections.abc import Mapping
 from typing import NamedTuple, final
@@ -10,34 +10,34 @@ from torch.optim import Optimizer
 
 from steelyard.batches import Tree
 from steelyard.measurement import Measurement
-from steelyard.probing.gradient_probe import (
+from steelyard.probing.audit import audit, check_loss_is_mean
+from steelyard.probing.halves import Halves, halve, meta_tests
+from steelyard.probing.optimizer_step import HypotheticalSteps, Rule
+from steelyard.probing.passes import (
+    GradientRows,
+    HalfTooSmallError,
     Leaves,
     Pass,
-    check_moves,
+    check_model_is_used,
     explained_in_evaluation,
-    give_gradients,
     leaves_of,
-    stand_ins_of,
+    model_and_losses,
+    run_pass,
 )
-from steelyard.probing.halves import Halves, meta_tests
-from steelyard.probing.hypothetical_step import RULES, Rule, innermost
-from steelyard.probing.probe import Finding, Losses
-from steelyard.probing.random_numbers import preserved_random_states, random_states
-from steelyard.probing.reuse import Reusing, trace_reason
-from steelyard.probing.shadow import Shadow
-from steelyard.probing.shared import Part, Shared, share_parts
-from steelyard.probing.vote_probe import MetaTest, Split, VoteProbe, measurement_of
+from steelyard.probing.probe import Finding, Losses, Shared
+from steelyard.probing.replica import Replica, preserved_random_states, random_states
+from steelyard.probing.sharing import Part, Reusing, check_traces, share
+from steelyard.probing.vote_probe import MetaTest, Split, VoteProbe
 
 
 class _Trial(NamedTuple):
-    """What one hypothetical step has shown."""
+    """One hypothetical step: the loss after it, and the passes before and after it."""
 
-    hypothetical: Tensor
-    learned: Pass
-    tested: Pass
+    hypothetical_loss: Tensor
+    trained: Pass
+    test_outputs: dict[str, Tree] | None
     leaves: Leaves
-    trace: str | None
-    """Why the pass that it learned from cannot stand for a part of the outer one."""
+    shareable: bool  # whether nothing in the meta-train pass speaks against sharing its gradients
 
 
 @final
@@ -45,24 +45,25 @@ class InnerLoop(VoteProbe):
     """Hypothetical losses, exactly: H_d = Σ_j L_j(meta-test half of j; θ^d).
 
     θ^d is where one step from the meta-train half of domain d alone leads. Each domain's batch is divided into
-    m = ⌊min_d n_d / 2⌋ meta-train samples and the rest. A domain with fewer than two samples sits the vote out. The
-    steps are taken on shadow parameters; nothing of them reaches the live model, its buffers, the optimizer, or the
-    random number generators.
+    m = ⌊min_d n_d / 2⌋ meta-train samples and the rest. A domain with fewer than two samples is excluded from the vote.
+    The steps are taken on a replica; nothing of them reaches the live model, its buffers, the optimizer, or the random
+    number generators.
 
     Args:
         step: how the hypothetical step is taken: `optimizer`, by the rule, state and learning rates that the optimizer
             has now (momentum, Adam's moments, weight decay, parameter groups), or `sgd`, the paper's plain θ − η∇L.
         meta_test: `eval` judges the step in evaluation mode, with batch normalisation on the running statistics that
-            the step's own forward pass has updated, as the authors do; `batch` in the modes found, on batch statistics.
+            the step's own forward pass has updated, as the authors do; `batch` in each module's current mode, on batch
+            statistics.
         split: which samples are meta-train: the `first` m (fit for shuffled batches) or m at `random`, drawn anew from
             the number of the step.
         every: measure on each n-th step only.
-        gather: for batches too small to divide, keep samples of consecutive batches and measure once there are this
+        gather: for batches too small to divide, collect samples of consecutive batches and measure once there are this
             many of at least two domains; `True` is two, one for each half. Batch normalisation of vectors needs four.
         scaler: the outer loop's gradient scaler, so that float16 gradients of the hypothetical steps do not underflow.
         reuse: whether the meta-train gradients serve the outer step too, which then runs the meta-test halves only.
-            `True`: you say that a domain's loss is a mean over its samples, that samples do not meet in the forward
-            pass (no batch normalisation) and that nothing random is drawn in it; what contradicts this is an error.
+            `True`: you say that a domain's loss is a mean over its samples, that samples are processed independently
+            (no batch normalisation) and that nothing random is drawn in the forward pass; a contradiction is an error.
             `detect`: where nothing contradicts it, see `reuse.reason`. Gradients are equal up to rounding.
 
     Reference: Sicilia et al., Multi-Domain Learning by Meta-Learning, ISBI 2021, algorithm 1, lines 3 to 7.
@@ -92,65 +93,88 @@ class InnerLoop(VoteProbe):
     def _measure(
         self, model: nn.Module, batch: Mapping[str, Tree], *, losses: Losses, optimizer: Optimizer
     ) -> Measurement | Finding:
-        halves = self._halves(batch)
+        halves = halve(batch, seed=int(self.steps) if self.split == "random" else None)
+        nothing = Measurement.nothing(len(losses.domains))
         if len(halves) < 2:
-            return Measurement.nothing(len(losses.domains))
-        sharing = self._may_share(model, losses)
+            return nothing
+        sharing = self.reuse.may_begin(model, losses, scaler=self.scaler)
+        steps = HypotheticalSteps(optimizer, self.step)
         trials: dict[str, _Trial] = {}
         for name in halves:
-            with preserved_random_states(model.parameters()):
-                trial = self._try(name, halves, Shadow(model, losses), innermost(optimizer), sharing=sharing)
-            if trial is None:
-                return Measurement.nothing(len(losses.domains))
-            trials[name] = trial
-        check_moves([trial.learned.gradients for trial in trials.values()], next(iter(trials.values())).leaves)
-        measurement = measurement_of({name: trial.hypothetical for name, trial in trials.items()}, losses.domains)
-        shared = self._share(model, losses, batch, halves=halves, trials=trials) if sharing else None
-        return Finding(measurement, shared)
+            try:
+                with preserved_random_states(model.parameters()):
+                    trials[name] = self._try(name, halves, Replica(model, losses), steps, sharing=sharing)
+            except HalfTooSmallError:
+                return nothing
+        gradients = GradientRows.separate([trial.trained.gradients for trial in trials.values()])
+        leaves = next(iter(trials.values())).leaves
+        check_model_is_used(gradients, leaves)
+        values = {name: trial.hypothetical_loss for name, trial in trials.items()}
+        shared: Shared | None = None
+        if sharing and self._may_share(model, losses, halves, trials):
+            parts = [Part(name, halves[name].share, trial.trained.losses[name]) for name, trial in trials.items()]
+            shared = share(parts, gradients, leaves.live, rest=_rest(batch, halves))
+        return Finding(Measurement.by_name(values, losses.domains), shared)
 
     def _try(
-        self, favoured: str, halves: dict[str, Halves], shadow: Shadow, optimizer: Optimizer, *, sharing: bool
-    ) -> _Trial | None:
-        """Take the favoured domain's step, and see how all domains fare."""
-        leaves = leaves_of(shadow, optimizer, everything=sharing)
-        before = random_states(leaves.live) if sharing else []
-        learned = self._differentiate(shadow, {favoured: halves[favoured].meta_train}, leaves)
-        if learned is None:
-            return None
-        trace = trace_reason(shadow, drawn=random_states(leaves.live) != before) if sharing else None
-        give_gradients(leaves, learned.gradients, optimizer)
-        shadow.end_differentiation()
-        RULES[self.step](optimizer, shadow.parameters)
-        model, losses = stand_ins_of(shadow)
-        if self.meta_test == "eval":
+        self,
+        favoured: str,
+        halves: dict[str, Halves],
+        replica: Replica,
+        steps: HypotheticalSteps,
+        *,
+        sharing: bool,
+    ) -> _Trial:
+        """Take the favoured domain's step, and judge it by all domains' meta-test losses."""
+        leaves = leaves_of(replica, steps.optimizer, everything=sharing)
+        states = random_states(leaves.live) if sharing else []
+        trained = run_pass(replica, {favoured: halves[favoured].meta_train}, leaves, scaler=self.scaler)
+        shareable = False
+        if sharing and not trained.overflowed:
+            drawn = random_states(leaves.live) != states
+            shareable = self.reuse.holds(lambda: check_traces(replica, drawn=drawn))
+        steps.take(replica, leaves, trained.gradients)
+        replica.end_differentiation()
+        model, losses = model_and_losses(replica)
+        evaluating = self.meta_test == "eval"
+        if evaluating:
             model.eval()
         tests = meta_tests(halves)
-        with torch.no_grad(), explained_in_evaluation(self.meta_test == "eval"):
-            outputs = losses.outputs(model, tests) if losses.follow_outputs else None
-            tested = losses(model, tests) if outputs is None else losses.of(outputs, tests)
-            hypothetical = torch.stack([loss.double() for loss in tested.values()]).sum()
-        return _Trial(hypothetical, learned, Pass(tested, outputs, ()), leaves, trace)
+        outputs: dict[str, Tree] | None = None
+        with torch.no_grad(), explained_in_evaluation(evaluating):
+            if losses.follow_outputs:
+                outputs = losses.outputs(model, tests)
+                test_losses = losses.of(outputs, tests)
+            else:
+                test_losses = losses(model, tests)
+            hypothetical_loss = torch.stack([loss.double() for loss in test_losses.values()]).sum()
+        return _Trial(hypothetical_loss, trained, outputs, leaves, shareable)
 
-    def _share(
-        self,
-        model: nn.Module,
-        losses: Losses,
-        batch: Mapping[str, Tree],
-        *,
-        halves: dict[str, Halves],
-        trials: dict[str, _Trial],
-    ) -> Shared | None:
-        """The meta-train halves' part of the outer losses, unless something contradicts that they add up."""
-        if any(trial.learned.overflowed for trial in trials.values()):
-            return None
-        reason = next((trial.trace for trial in trials.values() if trial.trace), None)
-        learned = {name: trial.learned for name, trial in trials.items()}
-        # The loss of outputs is checked, so any step's outputs will do for the meta-test halves.
-        tested = dict.fromkeys(halves, next(iter(trials.values())).tested)
-        reason = reason or self._means_reason(model, losses, halves, trained=learned, tested=tested)
-        if not self.reuse.holds(reason):
-            return None
-        parts = [Part(name, halves[name].share, p.losses[name], p.gradients) for name, p in learned.items()]
-        rest = {name: (1 - halves[name].share, halves[name].meta_test) for name in halves}
-        rest |= {name: (1.0, samples) for name, samples in batch.items() if name not in halves}
-        return share_parts(parts, next(iter(trials.values())).leaves.live, rest=rest)
+    def _may_share(
+        self, model: nn.Module, losses: Losses, halves: dict[str, Halves], trials: dict[str, _Trial]
+    ) -> bool:
+        """Whether the meta-train halves' gradients add up to their part of the outer step's."""
+        if not all(trial.shareable for trial in trials.values()):
+            return False
+
+        def check() -> None:
+            # Only the loss of outputs is checked here, so any step's outputs serve for the meta-test halves.
+            test_outputs = next(iter(trials.values())).test_outputs
+            if test_outputs is not None:
+                train_outputs: dict[str, Tree] = {}
+                for trial in trials.values():
+                    train_outputs |= trial.trained.outputs or {}
+                check_loss_is_mean(losses, halves, train_outputs, test_outputs)
+            if self.reuse.needs_audit(model, self.vote_number):
+                parts = {name: half[:2] for name, half in halves.items()}
+                audit(model, losses, parts, scaler=self.scaler, reuse=self.reuse, evaluating=self.meta_test == "eval")
+
+        return self.reuse.holds(check)
+
+
+def _rest(batch: Mapping[str, Tree], halves: Mapping[str, Halves]) -> dict[str, tuple[float, Tree]]:
+    """The samples left to the outer step, and their shares: the meta-test halves, and domains without halves."""
+    rest: dict[str, tuple[float, Tree]] = {}
+    for name, samples in batch.items():
+        rest[name] = (1 - halves[name].share, halves[name].meta_test) if name in halves else (1.0, samples)
+    return rest

@@ -1,8 +1,8 @@
-"""The one base of all probes."""
+"""The base of all probes, and what a probe is given and gives back."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar, final
 
 import torch
@@ -12,7 +12,9 @@ from torch.optim import Optimizer
 from steelyard.batches import Tree
 from steelyard.measurement import Measurement, Statistic
 from steelyard.probing.gathering import Gathering
-from steelyard.probing.shared import Shared
+
+Gradients = Sequence[Tensor | None]
+"""One gradient for each parameter; `None` where the loss does not depend on it."""
 
 
 class Losses(nn.Module, ABC):
@@ -29,6 +31,11 @@ class Losses(nn.Module, ABC):
     def follow_outputs(self) -> bool:
         """Whether the losses are computed from the model's outputs; an objective runs the model itself."""
 
+    @property
+    def one_for_all(self) -> bool:
+        """Whether all domains have the same loss function."""
+        return False
+
     @abstractmethod
     def outputs(self, model: nn.Module, batch: Mapping[str, Tree]) -> dict[str, Tree]:
         """The model's outputs for each domain in the batch; only where the losses follow from them."""
@@ -38,13 +45,30 @@ class Losses(nn.Module, ABC):
         """A scalar loss for each domain, from the model's outputs; only where the losses follow from them."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """Part of each domain's outer loss, with its gradient, and the samples left to run.
+
+    Attributes:
+        losses: the computed part of each domain's loss, detached.
+        combine: takes each domain's weight λ_d and returns Σ_d λ_d ∇(computed part of d); called once.
+        parameters: the live parameters that the gradients belong to.
+        rest: domain name to the samples left to run and their share in the domain's loss.
+    """
+
+    losses: Mapping[str, Tensor]
+    combine: Callable[[Mapping[str, float]], Gradients]
+    parameters: Sequence[Tensor]
+    rest: Mapping[str, tuple[float, Tree]] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class Finding:
-    """What a probe brings back.
+    """The result of a probe.
 
     Attributes:
         measurement: the statistic over the domains.
-        shared: what it has computed of the outer losses and their gradients on the way, if anything.
+        shared: the part of the outer losses and gradients that the probe has computed, if any.
     """
 
     measurement: Measurement
@@ -54,13 +78,13 @@ class Finding:
 class Probe(nn.Module, ABC):
     """Measures one statistic over the domains, without a side effect.
 
-    A subclass names the `statistic` it provides and answers `_measure`. Whatever it does there must leave the model,
-    the optimizer and all random number generators as found, even when it is interrupted.
+    A subclass names the `statistic` it provides and implements `_measure`. That method must leave the model, the
+    optimizer and all random number generators unchanged, even when it is interrupted.
 
     Args:
         every: measure on each n-th step only.
-        gather: keep samples of consecutive batches and measure on those, once there are this many of at least two
-            domains (`True`: two, one for each half); for batches too small to divide.
+        gather: collect samples of consecutive batches, and measure once there are this many of at least two domains
+            (`True`: two, one for each half); for batches too small to divide.
     """
 
     statistic: ClassVar[Statistic]
@@ -71,14 +95,21 @@ class Probe(nn.Module, ABC):
         if every < 1:
             raise ValueError(f"every must be at least 1; got {every}.")
         self.every = every
-        self.gathering = Gathering(2 if gather is True else gather) if gather else None
+        self.gathering: Gathering | None = None
+        if gather:
+            self.gathering = Gathering(2 if gather is True else gather)
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    @property
+    def vote_number(self) -> int:
+        """The number of the vote that is due next, from 1."""
+        return int(self.steps) // self.every + 1
 
     @final
     def measure(
         self, model: nn.Module, batch: Mapping[str, Tree], *, losses: Losses, optimizer: Optimizer
     ) -> Measurement | None:
-        """Count a step; measure if one is due, else return `None`."""
+        """Count a step; measure if a measurement is due, else return `None`."""
         finding = self.find(model, batch, losses=losses, optimizer=optimizer)
         return None if finding is None else finding.measurement
 
@@ -86,14 +117,16 @@ class Probe(nn.Module, ABC):
     def find(
         self, model: nn.Module, batch: Mapping[str, Tree], *, losses: Losses, optimizer: Optimizer
     ) -> Finding | None:
-        """Count a step; if one is due, measure, and keep what the outer step can use."""
+        """Count a step; if a measurement is due, return it with what the outer step can use."""
         due = (int(self.steps) + 1) % self.every == 0
         if self.gathering is not None:
             self.gathering.add(batch)
             batch = self.gathering.take() if due else {}
-        found = self._measure(model, batch, losses=losses, optimizer=optimizer) if due else None
+        result = self._measure(model, batch, losses=losses, optimizer=optimizer) if due else None
         self.steps += 1
-        return Finding(found) if isinstance(found, Measurement) else found
+        if isinstance(result, Measurement):
+            return Finding(result)
+        return result
 
     @abstractmethod
     def _measure(
@@ -101,5 +134,5 @@ class Probe(nn.Module, ABC):
     ) -> Measurement | Finding:
         """The statistic over the domains; one that cannot be measured on this batch is not present in it.
 
-        A finding says in addition what of the outer step is done already.
+        A finding says in addition which part of the outer step is done already.
         """

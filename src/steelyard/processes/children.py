@@ -31,16 +31,18 @@ def starting_children(settings: Mapping[str, str] | None = None) -> Iterator[Non
 
 @contextmanager
 def safe_environment(settings: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Have processes that are started now import nothing from the current folder.
+    """Set environment variables so that processes started now import nothing from the current folder.
 
     Args:
-        settings: Further environment variables that these processes find set, before they import anything.
+        settings: Further environment variables of these processes; they are set before anything is imported.
     """
-    filters = [os.environ.get("PYTHONWARNINGS"), _QUIET_TRACKER]
+    filters = [_QUIET_TRACKER]
+    if os.environ.get("PYTHONWARNINGS"):
+        filters.insert(0, os.environ["PYTHONWARNINGS"])
     variables = {
         "PYTHONSAFEPATH": "1",
         _STARTED_BY: str(os.getpid()),
-        "PYTHONWARNINGS": ",".join(filter(None, filters)),
+        "PYTHONWARNINGS": ",".join(filters),
         **(settings or {}),
     }
     before = {name: os.environ.get(name) for name in variables}

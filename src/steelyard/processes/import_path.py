@@ -19,18 +19,18 @@ def leave_out_current_folder() -> None:
         here = Path.cwd().resolve()
     except FileNotFoundError:  # it was deleted; nothing can be imported from it
         return
-    folders = [Path(folder).absolute() for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
-    os.environ.pop("PYTHONPATH", None)
+    entries = os.environ.pop("PYTHONPATH", "").split(os.pathsep)
+    folders = [Path(entry).absolute() for entry in entries if entry]
     if folders:  # absolute, because children may work in another folder
         os.environ["PYTHONPATH"] = os.pathsep.join(map(str, folders))
     if here in [folder.resolve() for folder in folders]:
-        return
+        return  # the user named it
     before, after = _around_standard_library(sys.path)
     sys.path[:] = [folder for folder in before if Path(folder).resolve() != here] + after
 
 
 def leave_out_matplotlibrc() -> None:
-    """Let matplotlib not obey a file `matplotlibrc` in the current folder, which could start LaTeX.
+    """Keep matplotlib from reading a file `matplotlibrc` in the current folder, which could start LaTeX.
 
     matplotlib reads it before any other settings, once, when it is imported. No variable prevents that, so it is
     imported here from another folder. Without such a file it is imported when it is needed.
@@ -41,7 +41,7 @@ def leave_out_matplotlibrc() -> None:
 
 
 def _around_standard_library(folders: list[str]) -> tuple[list[str], list[str]]:
-    """Split an import path: what was put before the standard library, and what installed packages come from."""
+    """Split an import path: entries before the standard library, then it and the installed packages."""
     library = str(Path(os.__file__).parent)
     first = folders.index(library) if library in folders else len(folders)
     return folders[:first], folders[first:]

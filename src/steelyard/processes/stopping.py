@@ -9,15 +9,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-SIGNALS = frozenset(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-)  # Windows has no SIGHUP
-"""What ends a command."""
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
+SIGNALS = frozenset(getattr(signal, name) for name in _NAMES if hasattr(signal, name))  # Windows has no SIGHUP
+"""The signals that end a command."""
 
 _PROCESSES = Path("/proc")
 _TRACKER = b"multiprocessing.resource_tracker"
 _PATIENCE = 5.0  # seconds that the start of a child process may take
-_starting = threading.RLock()
+_starting = threading.RLock()  # held while a child process is started
 
 
 def end_on_signals() -> None:
@@ -42,7 +41,7 @@ def end_on_signals() -> None:
 
 @contextmanager
 def postponed() -> Iterator[None]:
-    """Let a child process be started whole before a signal ends this one: half a child would print a traceback."""
+    """Let a child process start completely before a signal ends this one: half a child would print a traceback."""
     with _starting:
         yield
 
@@ -72,10 +71,11 @@ def _wait_for_signal(reader: int) -> None:
 def _end_descendants() -> None:
     """Kill all descendants; they are stopped first, so that none starts another or complains that others died."""
     stopped: list[int] = []
-    while fresh := [process for process in _descendants(os.getpid()) if process not in stopped]:
-        for process in fresh:
+    # Until no new ones appear: a process may have started others before it was stopped.
+    while new := [process for process in _descendants(os.getpid()) if process not in stopped]:
+        for process in new:  # parents first
             _send(process, signal.SIGSTOP)
-        stopped += fresh
+        stopped += new
     for process in stopped:
         _send(process, signal.SIGKILL)
 
@@ -86,19 +86,26 @@ def _send(process: int, number: int) -> None:
 
 
 def _descendants(ancestor: int) -> list[int]:
-    """Return the processes below one, parents first; multiprocessing's tracker is left to clean up and end itself."""
-    if not (_PROCESSES / "self").exists():
+    """Return all processes below one, parents first."""
+    if not (_PROCESSES / "self").exists():  # not Linux: multiprocessing knows of the direct children only
         from multiprocessing import active_children
 
         return [process.pid for process in active_children() if process.pid is not None]
+    children = _children_by_parent()
+    descendants = list(children.get(ancestor, ()))
+    for process in descendants:  # the list grows while the loop goes through it
+        descendants += children.get(process, ())
+    return descendants
+
+
+def _children_by_parent() -> dict[int, list[int]]:
+    """Read from Linux which process started which; multiprocessing's tracker is left to clean up and end itself."""
     children: dict[int, list[int]] = {}
     for folder in _PROCESSES.glob("[0-9]*"):
         with suppress(OSError):  # it ended meanwhile
             status = (folder / "stat").read_text(errors="replace")
-            parent = int(status.rpartition(")")[2].split()[1])  # the name in parentheses may hold spaces
+            # PID (PROGRAM) STATE PARENT …, where the program's name may hold spaces and parentheses.
+            parent = int(status.rpartition(")")[2].split()[1])
             if _TRACKER not in (folder / "cmdline").read_bytes():
                 children.setdefault(parent, []).append(int(folder.name))
-    descendants = list(children.get(ancestor, ()))
-    for process in descendants:  # grows as it is gone through
-        descendants += children.get(process, ())
-    return descendants
+    return children

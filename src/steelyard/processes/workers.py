@@ -1,4 +1,4 @@
-"""Work on many things: in parallel, one thing's failure no other's, nothing left running by a run that is stopped."""
+"""Jobs in parallel: a failed job does not stop the others, and a stopped run leaves no process behind."""
 
 import logging
 import multiprocessing
@@ -22,7 +22,7 @@ _MOST_WORKERS = 16  # whatever the number of cores
 
 @dataclass(frozen=True)
 class JobResult:
-    """What became of one subject or scan.
+    """The result of the job of one subject or scan.
 
     Args:
         key: Its name in the derivatives.
@@ -36,11 +36,11 @@ class JobResult:
 
 
 class Job(Protocol):
-    """What is to be done to one thing; it is sent to another process."""
+    """The work on one subject or scan; it is sent to another process."""
 
     @property
     def key(self) -> str:
-        """The name of the thing in the derivatives."""
+        """The name of the subject or scan in the derivatives."""
 
     @property
     def out(self) -> Path:
@@ -64,10 +64,10 @@ def check_workers(workers: int) -> None:
 
 
 def run_jobs(work: Callable[[J], JobResult], jobs: Sequence[J], *, workers: int) -> Iterator[JobResult]:
-    """Do every job and yield each outcome as it comes; whatever goes wrong with one becomes one line.
+    """Do every job and yield each result as it comes; an error in a job becomes one line.
 
     Args:
-        work: A function of a module, so that another process can find it.
+        work: A function of a module, so that another process can import it.
         jobs: What to call it with.
         workers: How many processes share the work; with one it is done in this process.
     """
@@ -81,18 +81,20 @@ def run_jobs(work: Callable[[J], JobResult], jobs: Sequence[J], *, workers: int)
 
 
 def _in_parallel(work: Callable[[J], JobResult], jobs: Sequence[J], workers: int) -> Iterator[JobResult]:
-    """Run jobs in a pool; those that a dying worker took along are tried again, each alone."""
-    orphans: list[J] = []
+    """Run jobs in a pool; when a worker dies, the unfinished jobs are tried again, each alone."""
+    # A dead worker breaks the whole pool, and nobody can say whose job killed it.
+    unfinished: list[J] = []
     with worker_pool(workers) as pool:
         with starting_children():
-            pending: dict[Future[JobResult], J] = {pool.submit(_guarded, work, job): job for job in jobs}
-        for future in as_completed(pending):
+            job_of: dict[Future[JobResult], J] = {pool.submit(_guarded, work, job): job for job in jobs}
+        for future in as_completed(job_of):
             try:
                 yield future.result()
             except BrokenProcessPool:
-                orphans.append(pending[future])
-    for job in orphans:
-        with worker_pool(1, threads=_threads_of_each(workers)) as pool:  # bits depend on the number of threads
+                unfinished.append(job_of[future])
+    for job in unfinished:
+        # As many threads as before: the last bits of a result depend on their number.
+        with worker_pool(1, threads=_threads_per_worker(workers)) as pool:
             try:
                 with starting_children():
                     future = pool.submit(_guarded, work, job)
@@ -103,16 +105,16 @@ def _in_parallel(work: Callable[[J], JobResult], jobs: Sequence[J], workers: int
 
 @contextmanager
 def worker_pool(workers: int, *, threads: int | None = None) -> Iterator[ProcessPoolExecutor]:
-    """Keep workers that end with this process; a run that is stopped does not wait for them.
+    """Start a pool of workers that end with this process; a run that is stopped does not wait for them.
 
     Submit work within `starting_children`: that is when a pool starts its processes.
 
     Args:
         workers: How many.
-        threads: Of each; by default its share of the cores.
+        threads: Of each worker; default its share of the cores.
     """
     if threads is None:
-        threads = _threads_of_each(workers)
+        threads = _threads_per_worker(workers)
     context = multiprocessing.get_context("spawn")
     others = set(multiprocessing.active_children())
     with starting_children():  # the semaphores of a pool have a process of their own
@@ -126,18 +128,18 @@ def worker_pool(workers: int, *, threads: int | None = None) -> Iterator[Process
             raise
 
 
-def _threads_of_each(workers: int) -> int:
+def _threads_per_worker(workers: int) -> int:
     return max(1, (os.cpu_count() or 1) // workers)
 
 
 def start_worker(threads: int) -> None:
-    """Leave Ctrl-C to the parent, and end when it is gone, however it went (Linux)."""
+    """Prepare a worker: it leaves Ctrl-C to the parent process and ends when that does, however it ends (Linux)."""
     end_with_parent()
     _quiet(threads)
 
 
 def _quiet(threads: int) -> None:
-    """Share the cores, and keep libraries from talking past the progress bar."""
+    """Limit the threads, and keep libraries from printing over the progress bar."""
     torch.set_num_threads(threads)
     sitk.ProcessObject.SetGlobalDefaultNumberOfThreads(threads)
     sitk.ProcessObject.SetGlobalWarningDisplay(False)
@@ -145,7 +147,7 @@ def _quiet(threads: int) -> None:
 
 
 def _guarded(work: Callable[[J], JobResult], job: J) -> JobResult:
-    """Do one job; whatever goes wrong becomes one line."""
+    """Do one job; an error becomes one line."""
     try:
         return work(job)
     except UserError as error:

@@ -12,26 +12,27 @@ from torch import Tensor, distributed, nn
 from torch.optim import Optimizer
 
 from steelyard.batches import Tree, count_samples
-from steelyard.measurement import Measurement, Outcome, Statistic, Verdict
+from steelyard.measurement import Measurement, Outcome, Statistic, Update
 from steelyard.probing import Finding, Probe
 from steelyard.training.distributed import average_over_ranks, is_shared, run_once
-from steelyard.training.domain_losses import DomainLosses, Loss, Objective
-from steelyard.training.missed_votes import MissedVotes
-from steelyard.training.outer_loss import complete, weighted_loss
-from steelyard.training.own_state import restored_on_error
+from steelyard.training.counters import MissedVotes, restored_on_error
+from steelyard.training.domain_losses import DomainLosses, Loss, Objective, complete, weighted_loss
 from steelyard.weighting import Weighting
+
+
+_FORMAT = 1  # of the state_dict; to be raised when entries change their names or meanings
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepReport:
-    """What one call of the balancer did.
+    """The result of one call of the balancer.
 
     Attributes:
         losses: each present domain's loss, detached and on its device.
         weights: the weights in force.
         outcome: whether the weights were updated, or why not.
         vote: the name of the domain voted for, where there was a vote.
-        measured: what the probe found, for each domain that took part: the hypothetical losses.
+        measured: the probe's value for each domain that took part, such as its hypothetical loss.
     """
 
     losses: Mapping[str, Tensor]
@@ -50,23 +51,23 @@ class StepReport:
 class Balancer(nn.Module):
     """Weighs the domains' losses, and learns the weights while the model trains.
 
-    Put it where the loss is computed; nothing else in the loop changes. The call runs the probe (which leaves model,
-    optimizer and random numbers as found), lets the weighting follow what the probe found, and returns Σ_d λ_d L_d, an
-    ordinary scalar to call `backward()` on. A weighting that follows the losses themselves needs no probe: it sees the
-    ones being weighed. In evaluation mode and under `torch.no_grad()` the weights stay as they are. A domain absent
-    from a batch adds nothing; the other weights are not scaled up for it. Where `torch.distributed` is in use, what the
-    probes find is averaged over the ranks and all cast the same vote.
+    Put it where the loss is computed; nothing else in the loop changes. The call runs the probe, which leaves model,
+    optimizer and random numbers unchanged. The weighting then follows the probe's measurement. The call returns
+    Σ_d λ_d L_d, an ordinary scalar to call `backward()` on. A weighting that follows the losses themselves needs no
+    probe: it sees the outer losses. In evaluation mode and under `torch.no_grad()` the weights stay as they are. A
+    domain absent from a batch adds nothing; the other weights are not scaled up for it. Where `torch.distributed` is in
+    use, measurements are averaged over the ranks, and all ranks cast the same vote.
 
-    It is a module: its `state_dict()` carries votes, weights and counters, and belongs in the checkpoint.
+    It is a module: its `state_dict()` holds votes, weights, counters and a format version. It belongs in the checkpoint.
 
     Args:
         domains: the names of the domains, at least one.
         loss: `loss(model(inputs), targets)`, a scalar; one for all, or a mapping of domain name to loss.
         objective: instead of `loss`, `objective(model, domain_batch)`, a scalar, for a model that computes its own.
-        weighting: how the weights follow what is measured.
-        probe: what is measured; `None` leaves the weights as the weighting starts them, unless it follows the losses.
+        weighting: how the weights follow the measurements.
+        probe: how it is measured; `None` leaves the weights as the weighting starts them, unless it follows the losses.
         join: run the model once over all domains' samples where shapes allow it, instead of once per domain.
-        process_group: the ranks that vote together; all of them unless told.
+        process_group: the ranks that vote together; default: all of them.
 
     >>> import steelyard as sy
     >>> model = nn.Linear(3, 1)
@@ -84,6 +85,7 @@ class Balancer(nn.Module):
 
     _signature: Tensor
     _outcomes: Tensor
+    _format: Tensor
 
     def __init__(
         self,
@@ -124,7 +126,8 @@ class Balancer(nn.Module):
         signature = json.dumps([names, repr(weighting)]).encode()
         self.register_buffer("_outcomes", torch.zeros(len(Outcome), dtype=torch.int64))
         self.register_buffer("_signature", torch.tensor(list(signature), dtype=torch.uint8))
-        self.register_load_state_dict_pre_hook(_refuse_other_signature)  # type: ignore[no-untyped-call]
+        self.register_buffer("_format", torch.tensor(_FORMAT))
+        self.register_load_state_dict_pre_hook(_refuse_other_checkpoints)  # type: ignore[no-untyped-call]
 
     @property
     def weights(self) -> dict[str, float]:
@@ -158,7 +161,7 @@ class Balancer(nn.Module):
         else:
             losses = run_once(model, lambda wrapped: self.domain_losses(wrapped, present))
             if vote is None:
-                finding, vote = self._follow(Finding(self._measured(losses)), model, present)
+                finding, vote = self._follow(Finding(Measurement.by_name(losses, self.domains)), model, present)
             loss = weighted_loss(losses, self.weights)
         assert vote is not None  # noqa: S101
         measurement = finding.measurement
@@ -188,24 +191,24 @@ class Balancer(nn.Module):
 
     def _vote(
         self, model: nn.Module, batch: dict[str, Tree], optimizer: Optimizer | None
-    ) -> tuple[Finding, Verdict | None]:
-        """Measure, and let the weights follow; no verdict yet where they follow the outer losses themselves."""
+    ) -> tuple[Finding, Update | None]:
+        """Measure, and let the weights follow; no update yet where they follow the outer losses themselves."""
         nothing = Finding(Measurement.nothing(len(self.domains)))
         if not self.training or not torch.is_grad_enabled():
-            return nothing, Verdict(Outcome.NO_TRAINING)
+            return nothing, Update(Outcome.NO_TRAINING)
         if self.probe is None and self.weighting.statistic is Statistic.LOSSES:
             return nothing, None
         if self.probe is None:
-            return nothing, self._counted(Verdict(Outcome.NO_PROBE))
+            return nothing, self._counted(Update(Outcome.NO_PROBE))
         if optimizer is None:
             raise ValueError("the optimizer is needed for the vote: balancer(model, batch, optimizer).")
         _check_kind("optimizer", optimizer, Optimizer)
         finding = self.probe.find(model, batch, losses=self.domain_losses, optimizer=optimizer)
         if finding is None:
-            return nothing, self._counted(Verdict(Outcome.NOT_DUE))
+            return nothing, self._counted(Update(Outcome.NOT_DUE))
         return self._follow(finding, model, batch)
 
-    def _follow(self, finding: Finding, model: nn.Module, batch: Mapping[str, Tree]) -> tuple[Finding, Verdict]:
+    def _follow(self, finding: Finding, model: nn.Module, batch: Mapping[str, Tree]) -> tuple[Finding, Update]:
         """Let the weights follow what was found, on all ranks alike."""
         if not is_shared(self._group):
             return finding, self._counted(self.weighting.observe(finding.measurement))
@@ -221,30 +224,30 @@ class Balancer(nn.Module):
         self._agreed = True
         finding = replace(finding, measurement=agreement.measurement)
         if agreement.ranks_apart:
-            return finding, self._counted(Verdict(Outcome.RANKS_APART))
+            return finding, self._counted(Update(Outcome.RANKS_APART))
         return finding, self._counted(self.weighting.observe(finding.measurement))
 
-    def _measured(self, losses: Mapping[str, Tensor]) -> Measurement:
-        present = torch.tensor([name in losses for name in self.domains])
-        values = torch.zeros(len(self.domains), dtype=torch.float64)
-        values[present] = torch.stack([losses[name].detach().double() for name in self.domains if name in losses]).cpu()
-        return Measurement(values, present)
-
-    def _counted(self, verdict: Verdict) -> Verdict:
+    def _counted(self, update: Update) -> Update:
         """Count an outcome."""
-        self._outcomes[list(Outcome).index(verdict.outcome)] += 1
-        self._missed_votes.note(verdict.outcome, self.tally)
-        return verdict
+        self._outcomes[list(Outcome).index(update.outcome)] += 1
+        self._missed_votes.note(update.outcome, self.tally)
+        return update
 
 
-def _refuse_other_signature(module: Balancer, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Votes mean nothing to other domains, or to a weighting of other settings."""
-    saved = state.get(f"{prefix}_signature")
-    if saved is not None and not torch.equal(saved.cpu(), module._signature.cpu()):
-        (theirs, made), (ours, wanted) = (json.loads(bytes(s.tolist())) for s in (saved, module._signature))
-        if theirs != ours:
-            raise ValueError(f"the checkpoint weighs the domains {theirs}; this balancer {ours}.")
-        raise ValueError(f"the checkpoint is of {made}; this balancer has {wanted}.")
+def _refuse_other_checkpoints(module: Balancer, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Refuse a checkpoint of another format, of other domains, or of a weighting with other settings."""
+    saved_format = state.get(f"{prefix}_format")
+    if saved_format is None or int(saved_format) != _FORMAT:
+        version = "none" if saved_format is None else int(saved_format)
+        raise ValueError(f"the checkpoint of a balancer must have the format version {_FORMAT}; got {version}.")
+    saved_signature = state.get(f"{prefix}_signature")
+    if saved_signature is None or torch.equal(saved_signature.cpu(), module._signature.cpu()):
+        return
+    saved_domains, saved_weighting = json.loads(bytes(saved_signature.tolist()))
+    domains, weighting = json.loads(bytes(module._signature.tolist()))
+    if saved_domains != domains:
+        raise ValueError(f"the checkpoint weighs the domains {saved_domains}; this balancer {domains}.")
+    raise ValueError(f"the checkpoint is of {saved_weighting}; this balancer has {weighting}.")
 
 
 def _checked_names(domains: Sequence[str]) -> tuple[str, ...]:
@@ -257,8 +260,8 @@ def _checked_names(domains: Sequence[str]) -> tuple[str, ...]:
 
 def _check_kind(name: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
-        found = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
-        raise TypeError(f"{name} must be an instance of {kind.__name__}; got {found}.")
+        form = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+        raise TypeError(f"{name} must be an instance of {kind.__name__}; got {form}.")
 
 
 def _has_samples(name: str, domain_batch: Tree) -> bool:

@@ -150,7 +150,7 @@ def test_a_damaged_volume_beside_a_mask_is_one_line(tmp_path, text):
     damaged.parent.mkdir(parents=True)
     damaged.write_text(text)
     with pytest.raises(UserError, match=r"label-WMH_mask\.json: "):
-        _participant(tmp_path, Cohort(subjects=1), 1, "sub-001")
+        _participant(tmp_path, Cohort(subjects=1), 1)
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path):

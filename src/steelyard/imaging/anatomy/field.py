@@ -30,20 +30,22 @@ class Field:
     spacing: float
 
     def at(self, points: torch.Tensor) -> torch.Tensor:
-        """Interpolate linearly at points (n, 3); beyond the grid its edge goes on. Returns (channels, n)."""
-        extent = (torch.tensor(self.values.shape[1:]) - 1) * self.spacing / 2
-        centred = torch.addcmul(-torch.tensor(self.origin) / extent - 1, points, 1 / extent)
-        volume = self.values[None].permute(0, 1, 4, 3, 2)  # grid_sample takes x as the last axis
-        read = grid_sample(volume, centred[None, :, None, None], padding_mode="border", align_corners=True)
-        return read.reshape(len(self.values), -1)
+        """Interpolate linearly at points (n, 3); beyond the grid its edge continues. Returns (channels, n)."""
+        # grid_sample counts from -1 at the first voxel to 1 at the last, and takes x as the last axis.
+        half_extent = (torch.tensor(self.values.shape[1:]) - 1) * self.spacing / 2
+        relative = torch.addcmul(-torch.tensor(self.origin) / half_extent - 1, points, 1 / half_extent)
+        volume = self.values[None].permute(0, 1, 4, 3, 2)
+        values = grid_sample(volume, relative[None, :, None, None], padding_mode="border", align_corners=True)
+        return values.reshape(len(self.values), -1)
 
     def positions(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return the x, y and z of the voxels in mm, as arrays that broadcast to the grid."""
-        axes = [
-            start + self.spacing * np.arange(count, dtype=np.float32)
-            for start, count in zip(self.origin, self.values.shape[1:], strict=True)
-        ]
-        return axes[0][:, None, None], axes[1][None, :, None], axes[2][None, None, :]
+        x, y, z = (self._positions_along(axis) for axis in range(3))
+        return x[:, None, None], y[None, :, None], z[None, None, :]
+
+    def _positions_along(self, axis: int) -> FloatArray:
+        indices = np.arange(self.values.shape[axis + 1], dtype=np.float32)  # axis 0 of the values is the channels
+        return self.origin[axis] + self.spacing * indices
 
 
 def field_of(*channels: NDArray[np.floating], origin: Vector, spacing: float) -> Field:

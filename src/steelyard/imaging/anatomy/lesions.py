@@ -1,4 +1,4 @@
-"""What a mask of lesions holds: how many there are, how large, and how much of them lies beside the ventricles."""
+"""Measurements of a lesion mask: how many lesions there are, how large, and how much lies beside the ventricles."""
 
 import math
 from dataclasses import dataclass
@@ -11,11 +11,13 @@ from steelyard.imaging.scans.boxes import box_around
 from steelyard.imaging.scans.distances import near
 from steelyard.imaging.scans.volumes import Volume
 
-_TOUCHING = np.ones((3, 3, 3), dtype=bool)  # voxels that share a face, an edge or a corner: 26 neighbours
 PERIVENTRICULAR_MM = 10.0
-"""Lesions this close to the lateral ventricles are periventricular (DeCarli et al., Stroke 2005; Griffanti et al.,
-NeuroImage 2018)."""
+"""Lesion voxels this close to the lateral ventricles are periventricular.
 
+References: DeCarli et al., Stroke 2005; Griffanti et al., NeuroImage 2018.
+"""
+
+_TOUCHING = np.ones((3, 3, 3), dtype=bool)  # voxels that share a face, an edge or a corner: 26 neighbours
 _ROUNDING = 1e-6  # of a voxel: a lesion of exactly the smallest volume stays, however the affine rounds
 
 
@@ -24,7 +26,7 @@ class LesionSummary:
     """The lesions of one mask.
 
     Args:
-        mask: What is left after the smallest were dropped, on the grid it came on.
+        mask: The lesions without those that were dropped as too small, on the grid of the input.
         volumes_ml: One for each lesion, the largest first.
         periventricular_ml: Volume within 10 mm of the lateral ventricles; NaN where these are unknown.
         deep_ml: Volume farther away; NaN where the ventricles are unknown.
@@ -47,7 +49,7 @@ class LesionSummary:
 
 
 def label_lesions(mask: NDArray[np.bool_]) -> tuple[NDArray[np.int32], int]:
-    """Number the lesions of a mask from 1, and count them; a lesion hangs together by faces, edges or corners.
+    """Number the lesions of a mask from 1, and count them; voxels connect by faces, edges or corners.
 
     >>> label_lesions(np.eye(3, dtype=bool)[None])[1]
     1
@@ -57,7 +59,7 @@ def label_lesions(mask: NDArray[np.bool_]) -> tuple[NDArray[np.int32], int]:
 
 
 def measure_lesions(mask: Volume, *, ventricles: Volume | None, smallest_ml: float = 0.0) -> LesionSummary:
-    """Take a mask of lesions apart.
+    """Measure the lesions of a mask.
 
     A voxel is periventricular if its centre lies at most 10 mm from the centre of a voxel of the lateral ventricles;
     a lesion that reaches farther counts in part as periventricular and in part as deep.
@@ -76,32 +78,36 @@ def measure_lesions(mask: Volume, *, ventricles: Volume | None, smallest_ml: flo
     labels, count = label_lesions(mask.voxels[box])
     sizes = np.bincount(labels.ravel(), minlength=count + 1)
     keep = sizes >= smallest_ml / mask.voxel_ml - _ROUNDING
-    keep[0] = False  # what is no lesion
+    keep[0] = False  # label 0 is everything else
     cleaned = mask.with_voxels(np.zeros_like(mask.voxels))
     cleaned.voxels[box] = keep[labels]
-    beside, far = _split(cleaned, ventricles)
+    volumes = np.sort(sizes[keep])[::-1] * mask.voxel_ml
+    periventricular_ml, deep_ml = _split(cleaned, ventricles)
     return LesionSummary(
         mask=cleaned,
-        volumes_ml=tuple((np.sort(sizes[keep])[::-1] * mask.voxel_ml).tolist()),
-        periventricular_ml=beside,
-        deep_ml=far,
+        volumes_ml=tuple(volumes.tolist()),
+        periventricular_ml=periventricular_ml,
+        deep_ml=deep_ml,
     )
 
 
 def _check(mask: Volume, ventricles: Volume | None, smallest_ml: float) -> None:
     if mask.voxels.dtype != bool or (ventricles is not None and ventricles.voxels.dtype != bool):
         raise ValueError("masks must be boolean.")
-    if ventricles is not None and not mask.same_grid(ventricles):
-        raise ValueError("the ventricles must lie on the grid of the lesions.")
-    if ventricles is not None and not ventricles.voxels.any():
-        raise ValueError("there is no voxel of ventricle; pass None where the ventricles are unknown.")
     if not 0 <= smallest_ml < math.inf:
         raise ValueError(f"smallest_ml must be at least 0; got {smallest_ml}.")
+    if ventricles is None:
+        return
+    if not mask.same_grid(ventricles):
+        raise ValueError("the ventricles must lie on the grid of the lesions.")
+    if not ventricles.voxels.any():
+        raise ValueError("there is no voxel of ventricle; pass None where the ventricles are unknown.")
 
 
 def _split(mask: Volume, ventricles: Volume | None) -> tuple[float, float]:
     """Return the volumes within and beyond 10 mm of the ventricles."""
     if ventricles is None:
         return math.nan, math.nan
-    beside = int(np.count_nonzero(mask.voxels & near(ventricles, PERIVENTRICULAR_MM)))
-    return beside * mask.voxel_ml, (int(np.count_nonzero(mask.voxels)) - beside) * mask.voxel_ml
+    total = int(np.count_nonzero(mask.voxels))
+    periventricular = int(np.count_nonzero(mask.voxels & near(ventricles, PERIVENTRICULAR_MM)))
+    return periventricular * mask.voxel_ml, (total - periventricular) * mask.voxel_ml

@@ -15,7 +15,7 @@ class Rigid:
     Args:
         angles: Rotations about x, y and z in degrees, applied in that order.
         translation: In mm.
-        centre: What the rotation leaves in place, in mm.
+        centre: The point that the rotation leaves unchanged, in mm.
     """
 
     angles: tuple[float, float, float]
@@ -30,11 +30,11 @@ class Rigid:
         """
         rotation = np.eye(3)
         for axis, angle in enumerate(np.radians(self.angles)):
-            turn = np.eye(3)
-            i, j = (axis + 1) % 3, (axis + 2) % 3
-            turn[i, i] = turn[j, j] = np.cos(angle)
-            turn[i, j], turn[j, i] = -np.sin(angle), np.sin(angle)
-            rotation = turn @ rotation
+            i, j = (axis + 1) % 3, (axis + 2) % 3  # the plane that turns about this axis
+            about_axis = np.eye(3)
+            about_axis[i, i] = about_axis[j, j] = np.cos(angle)
+            about_axis[i, j], about_axis[j, i] = -np.sin(angle), np.sin(angle)
+            rotation = about_axis @ rotation
         centre = np.asarray(self.centre)
         matrix = np.eye(4)
         matrix[:3, :3] = rotation
@@ -43,7 +43,7 @@ class Rigid:
 
 
 def draw_rigid(generator: np.random.Generator, *, degrees: tuple[float, float, float], millimetres: float) -> Rigid:
-    """Draw a motion with the given s.d. of the angles about x, y, z and of the shifts, cut at 2.5 s.d."""
-    x, y, z = np.clip(generator.standard_normal(3), -2.5, 2.5) * degrees
-    i, j, k = np.clip(generator.standard_normal(3), -2.5, 2.5) * millimetres
-    return Rigid(angles=(float(x), float(y), float(z)), translation=(float(i), float(j), float(k)))
+    """Draw a motion whose angles about x, y, z and whose shifts have these s.d., clipped at 2.5 s.d."""
+    angles = np.clip(generator.standard_normal(3), -2.5, 2.5) * degrees
+    shifts = np.clip(generator.standard_normal(3), -2.5, 2.5) * millimetres
+    return Rigid(angles=tuple(angles.tolist()), translation=tuple(shifts.tolist()))

@@ -230,7 +230,7 @@ def _folders(folder: Path, prefix: str) -> list[Path]:
 
 
 def _may_be_folder(path: Path) -> bool:
-    """Whether this is a folder; a link that leads nowhere may have been, which is said when it is read."""
+    """Whether this is a folder; a link that leads nowhere may have been, and fails when it is read."""
     try:
         return path.is_dir() or not path.exists()
     except OSError:

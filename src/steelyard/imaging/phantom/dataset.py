@@ -25,19 +25,21 @@ from steelyard.processes.children import starting_children
 from steelyard.processes.workers import check_workers, worker_pool
 
 TRUTH = Path("derivatives", "truth")
-_UNFINISHED = ".unfinished-phantom.json"
-_STAGE = ".unfinished"
+"""Where the exact masks, transforms and bias fields lie."""
+
+_UNFINISHED = ".unfinished-phantom.json"  # marks the folder of a cohort that is not complete
+_STAGE = ".unfinished"  # folder of subjects that are being written
 _TABLE = Path("participants.tsv")
-_BEGINNING = 300  # characters by which a text file of ours is recognised
+_BEGINNING = 300  # characters by which a text file of this command is recognised
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cohort:
-    """Which subjects to make.
+    """Which subjects to simulate.
 
     Args:
-        subjects: How many; subject i is the same whatever their number.
-        seed: Two cohorts of one seed are the same, byte for byte.
+        subjects: How many; subject i does not depend on their number.
+        seed: Two cohorts of one seed are identical, byte for byte.
         scanner: Name of a preset in `scanner.SCANNERS`.
         workers: How many processes share the work.
     """
@@ -49,9 +51,10 @@ class Cohort:
 
     def __post_init__(self) -> None:
         check_workers(self.workers)
-        for name, least in (("subjects", 1), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise UserError(f"{name} must be at least {least}; got {getattr(self, name)}.")
+        if self.subjects < 1:
+            raise UserError(f"subjects must be at least 1; got {self.subjects}.")
+        if self.seed < 0:
+            raise UserError(f"seed must be at least 0; got {self.seed}.")
         scanner_named(self.scanner)
 
 
@@ -67,34 +70,40 @@ def subject_name(number: int) -> str:
 def write_cohort(out: Path, cohort: Cohort) -> Iterator[str]:
     """Write a cohort and yield the name of each subject as it is finished.
 
-    A run that was stopped goes on where it was if called again with the same seed and scanner. Any other
-    folder must be empty: nothing is overwritten.
+    A run that was stopped resumes if called again with the same seed and scanner. Any other folder must be
+    empty: nothing is overwritten.
 
     Raises:
         UserError: The folder holds something else, another run works on it, or it cannot be written.
     """
     with lock_folder(out):
-        _claim(out, cohort)
+        _prepare_folder(out, cohort)
         yield from _write_cohort(out, cohort)
 
 
 def _write_cohort(out: Path, cohort: Cohort) -> Iterator[str]:
-    names = {number: subject_name(number) for number in range(1, cohort.subjects + 1)}
-    missing = [number for number, name in names.items() if not _is_done(out, name)]
-    yield from (name for number, name in names.items() if number not in missing)
+    done: list[str] = []
+    missing: list[int] = []
+    for number in range(1, cohort.subjects + 1):
+        name = subject_name(number)
+        if _is_done(out, name):
+            done.append(name)
+        else:
+            missing.append(number)
+    yield from done
     if min(cohort.workers, len(missing)) <= 1:
         for number in missing:
             yield _write_subject(out, cohort, number)
     else:
         yield from _write_in_parallel(out, cohort, missing)
-    _finish(out, cohort, list(names.values()))
+    _finish(out, cohort)
 
 
 def _is_done(out: Path, name: str) -> bool:
-    """Whether a subject is there; its truth gets its place before its scans do.
+    """Whether a subject is complete; its truth is moved in before its scans.
 
     Raises:
-        UserError: There is something else in its place.
+        UserError: Something else has its name.
     """
     if not (out / name).exists():
         return False
@@ -114,23 +123,24 @@ def _write_in_parallel(out: Path, cohort: Cohort, numbers: list[int]) -> Iterato
                 raise UserError(f"{out}: a process was killed, perhaps for want of memory.") from error
 
 
-def _claim(out: Path, cohort: Cohort) -> None:
-    """Make the folder ours, or refuse."""
-    ours = {"seed": cohort.seed, "scanner": cohort.scanner, "version": version("steelyard")}
+def _prepare_folder(out: Path, cohort: Cohort) -> None:
+    """Mark a folder as that of this cohort, or refuse it."""
+    settings = {"seed": cohort.seed, "scanner": cohort.scanner, "version": version("steelyard")}
     mark = out / _UNFINISHED
     if mark.is_file():
-        found = _read_mark(mark)
-        if found != ours:
-            raise UserError(f"{out} holds an unfinished cohort with {found}; this one has {ours}.")
+        earlier_settings = _read_mark(mark)
+        if earlier_settings != settings:
+            raise UserError(f"{out} holds an unfinished cohort with {earlier_settings}; this one has {settings}.")
     elif not all(map(is_unfinished, out.iterdir())):
         raise UserError(f"{out} is not empty; nothing was written.")
     for folder in (out / _STAGE, out / TRUTH):
         refuse_links(folder, within=out)
     for name, text in _texts(cohort).items():
         check_file(out / name, mark=text[:_BEGINNING])
-    for path in filter(is_orphan, out.iterdir()):
-        remove(path)
-    write_json(mark, ours)
+    for path in out.iterdir():
+        if is_orphan(path):
+            remove(path)
+    write_json(mark, settings)
     shutil.rmtree(out / _STAGE, ignore_errors=True)
 
 
@@ -160,7 +170,7 @@ def _write_subject(out: Path, cohort: Cohort, number: int) -> str:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Let torch use one core: a worker is one core, and on chunks that fit the cache threads only get in the way."""
+    """Let torch use one core: a worker has one core, and on chunks that fit the cache more threads are slower."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -169,11 +179,11 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _finish(out: Path, cohort: Cohort, names: list[str]) -> None:
-    """Write what belongs to the cohort as a whole, and lift the mark of the unfinished run."""
+def _finish(out: Path, cohort: Cohort) -> None:
+    """Write the files about the cohort as a whole, and remove the mark of the unfinished run."""
     texts = _texts(cohort)
-    rows = [_participant(out, cohort, number, name) for number, name in enumerate(names, start=1)]
-    texts[_TABLE] += "".join(f"{row}\n" for row in rows)
+    for number in range(1, cohort.subjects + 1):
+        texts[_TABLE] += _participant(out, cohort, number) + "\n"
     for name, text in texts.items():
         write_text(out / name, text)
     shutil.rmtree(out / _STAGE, ignore_errors=True)
@@ -194,10 +204,12 @@ def _texts(cohort: Cohort) -> dict[Path, str]:
     }
 
 
-def _participant(out: Path, cohort: Cohort, number: int, name: str) -> str:
+def _participant(out: Path, cohort: Cohort, number: int) -> str:
+    """Return the row of a subject in participants.tsv."""
+    name = subject_name(number)
     age = traits_of(cohort.seed, number).physique.age
-    volumes = [_volume(out, name, label) for label in ("WMH", "brain")]
-    return "\t".join((name, f"{age:.0f}", *(f"{volume:.2f}" for volume in volumes), cohort.scanner))
+    wmh_ml, brain_ml = _volume(out, name, "WMH"), _volume(out, name, "brain")
+    return f"{name}\t{age:.0f}\t{wmh_ml:.2f}\t{brain_ml:.2f}\t{cohort.scanner}"
 
 
 def _volume(out: Path, name: str, label: str) -> float:

@@ -11,15 +11,15 @@ from steelyard.files.records import write_json
 from steelyard.imaging.anatomy.rigid import Matrix
 from steelyard.imaging.phantom import sidecars
 from steelyard.imaging.phantom.scanner import Scanner
-from steelyard.imaging.phantom.subject import Subject
+from steelyard.imaging.phantom.subject import SimulatedSubject
 from steelyard.imaging.scans.grids import itk_text
 from steelyard.imaging.scans.nifti import pack_nifti
 
 _COMPRESSION = 1  # noise hardly compresses; higher levels cost seconds a subject for a few per cent
 
 
-def write_scans(folder: Path, name: str, subject: Subject, scanner: Scanner) -> None:
-    """Write the scans of a subject, and what BIDS wants beside them."""
+def write_scans(folder: Path, name: str, subject: SimulatedSubject, scanner: Scanner) -> None:
+    """Write the scans of a subject with their sidecars."""
     for contrast, scan, sequence in (
         ("T1w", subject.t1w, scanner.t1w),
         ("FLAIR", subject.flair, scanner.flair),
@@ -28,7 +28,7 @@ def write_scans(folder: Path, name: str, subject: Subject, scanner: Scanner) -> 
         write_json(folder / f"{name}_{contrast}.json", sidecars.scan_sidecar(scan, sequence, scanner))
 
 
-def write_truth(folder: Path, name: str, subject: Subject) -> None:
+def write_truth(folder: Path, name: str, subject: SimulatedSubject) -> None:
     """Write what real data lack: the exact masks, the ideal scans, the bias fields and the motion."""
     grid = subject.flair.grid
     for label, mask, kind in (("WMH", subject.wmh, "Lesion"), ("brain", subject.brain, "Brain")):

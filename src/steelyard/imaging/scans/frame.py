@@ -8,12 +8,13 @@ from numpy.typing import NDArray
 
 from steelyard.errors import UserError
 from steelyard.files.checks import brief, check_number
+from steelyard.imaging.scans.boxes import extent_along
 from steelyard.imaging.scans.volumes import Volume
 
 Matrix = NDArray[np.float32]
 
 LARGEST = 1024
-"""Rows or columns of a frame; more would be a mistake, and memory."""
+"""Most rows or columns of a frame; more would be a mistake, and memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,8 +22,8 @@ class Frame:
     """The size and resolution of a network's planes.
 
     Args:
-        shape: Rows and columns, laid about the brain's middle; as they come if not given.
-        pixel_mm: Edge of a pixel; the scan's own if not given.
+        shape: Rows and columns, centred on the brain; default those of the scan.
+        pixel_mm: Edge of a pixel; default the scan's own.
     """
 
     shape: tuple[int, int] | None = None
@@ -35,12 +36,13 @@ class Frame:
             check_number("pixel_mm", self.pixel_mm, 0.1, 20)
 
     def place(self, brain: Volume, *, shift: tuple[float, float] = (0.0, 0.0)) -> "Placement":
-        """Lay the frame about a brain, whose axes run right, anterior, superior.
+        """Lay the frame on a brain, whose axes run right, anterior, superior.
 
         Args:
             brain: Its mask.
             shift: How far off the middle, in pixels along rows and columns.
         """
+        # A plane's rows run along the scan's axis 1 (anterior), its columns along axis 0 (right).
         return Placement(*self._along(brain, axis=1, shift=shift[0]), *self._along(brain, axis=0, shift=shift[1]))
 
     def covering(self, brain: Volume, *, multiple: int = 16) -> "Frame":
@@ -48,28 +50,41 @@ class Frame:
 
         A frame without a shape gets the smallest that the brain fits.
         """
-        needed = []
-        for axis, size in zip((1, 0), self.shape or (multiple, multiple), strict=True):
-            low, high = _span(brain, axis=axis)
-            step = (self.pixel_mm or brain.spacing[axis]) / brain.spacing[axis]
-            middle = _middle(brain, axis=axis)
-            extent = math.ceil((2 * max(middle - low, high - middle) + 1) / step)
-            needed.append(size if extent <= size else multiple * math.ceil(extent / multiple))
-        return replace(self, shape=(needed[0], needed[1]))
+        rows, columns = self.shape or (multiple, multiple)
+        needed_rows, needed_columns = self._needed(brain, axis=1), self._needed(brain, axis=0)
+        if needed_rows > rows:
+            rows = multiple * math.ceil(needed_rows / multiple)
+        if needed_columns > columns:
+            columns = multiple * math.ceil(needed_columns / multiple)
+        return replace(self, shape=(rows, columns))
+
+    def _needed(self, brain: Volume, *, axis: int) -> int:
+        """Return how many pixels a frame that is centred on the brain needs along an axis to cover it."""
+        extent = extent_along(brain.voxels, axis)
+        middle = _middle(brain, axis=axis)
+        half: float = max(middle - extent.start, extent.stop - 1 - middle)
+        step = (self.pixel_mm or brain.spacing[axis]) / brain.spacing[axis]
+        return math.ceil((2 * half + 1) / step)
 
     def _along(self, brain: Volume, *, axis: int, shift: float) -> tuple[Matrix, Matrix]:
         """Return the matrices into the frame and back along an axis; rows count from the front of the head."""
         size = brain.voxels.shape[axis]
-        middle = _middle(brain, axis=axis)
-        middle = middle if axis == 0 else size - 1 - middle
-        step = 1.0 if self.pixel_mm is None else self.pixel_mm / round(brain.spacing[axis], 4)
-        wanted = math.ceil(size / step) if self.shape is None else self.shape[1 - axis]
-        start = (size - 1) / 2 - (wanted - 1) / 2 * step if self.shape is None else middle - (wanted - 1) / 2 * step
-        start += shift * step
+        step = 1.0  # voxels of the scan for each pixel of the frame
+        if self.pixel_mm is not None:
+            step = self.pixel_mm / round(brain.spacing[axis], 4)
+        if self.shape is None:
+            count = math.ceil(size / step)
+            middle = (size - 1) / 2
+        else:
+            count = self.shape[1 - axis]
+            middle = _middle(brain, axis=axis)
+            if axis == 1:
+                middle = size - 1 - middle  # counted from the front
+        start = middle - (count - 1) / 2 * step + shift * step
         if self.pixel_mm is None:
-            start = float(math.floor(start))  # its own pixels are taken as they are
-        into = _interpolation(start, step, into=wanted, out_of=size)
-        return into, _interpolation(-start / step, 1 / step, into=size, out_of=wanted)
+            start = float(math.floor(start))  # whole voxels: nothing is interpolated
+        into = _interpolation(start, step, into=count, out_of=size)
+        return into, _interpolation(-start / step, 1 / step, into=size, out_of=count)
 
 
 @dataclass(frozen=True)
@@ -111,17 +126,11 @@ class Placement:
 
 
 def _is_shape(shape: object) -> bool:
-    return (
-        isinstance(shape, tuple)
-        and len(shape) == 2
-        and all(isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= LARGEST for size in shape)
-    )
+    return isinstance(shape, tuple) and len(shape) == 2 and all(map(_is_size, shape))
 
 
-def _span(brain: Volume, *, axis: int) -> tuple[int, int]:
-    other = tuple({0, 1, 2} - {axis})
-    hit = np.flatnonzero(brain.voxels.any(axis=other))
-    return int(hit[0]), int(hit[-1])
+def _is_size(size: object) -> bool:
+    return isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= LARGEST
 
 
 def _middle(brain: Volume, *, axis: int) -> float:
@@ -140,10 +149,11 @@ def _interpolation(start: float, step: float, *, into: int, out_of: int) -> Matr
            [0. , 0.5, 0.5]], dtype=float32)
     """
     width = max(1.0, step)
-    places = start + step * np.arange(into)
-    margin = math.ceil(max(0.0, -places[0], places[-1] - out_of)) + math.ceil(width) + 1
+    targets = start + step * np.arange(into)
+    # Samples beyond the grid take part in the normalisation, then are dropped: they count as zeros.
+    margin = math.ceil(max(0.0, -targets[0], targets[-1] - out_of)) + math.ceil(width) + 1
     samples = np.arange(-margin, out_of + margin)
-    weights = np.clip(1 - np.abs(places[:, None] - samples[None]) / width, 0, None)
+    weights = np.clip(1 - np.abs(targets[:, None] - samples[None]) / width, 0, None)
     weights /= weights.sum(axis=1, keepdims=True)
     inside: Matrix = weights[:, margin:-margin].astype(np.float32)
     return inside

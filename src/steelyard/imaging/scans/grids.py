@@ -15,13 +15,14 @@ _FLIP = np.diag([-1.0, -1.0, 1.0, 1.0])  # right-anterior-superior to left-poste
 
 def to_image(volume: Volume) -> sitk.Image:
     """Return a SimpleITK image of the same voxels in the same place; booleans become bytes."""
-    voxels = volume.voxels.astype(np.uint8 if volume.voxels.dtype == bool else np.float32, copy=False)
+    kind = np.uint8 if volume.voxels.dtype == bool else np.float32
+    voxels = volume.voxels.astype(kind, copy=False)
     image = sitk.GetImageFromArray(np.ascontiguousarray(voxels.T))
-    placed = _FLIP @ volume.affine
-    spacing = np.linalg.norm(placed[:3, :3], axis=0)
+    affine = _FLIP @ volume.affine
+    spacing = np.linalg.norm(affine[:3, :3], axis=0)
     image.SetSpacing(spacing.tolist())
-    image.SetDirection((placed[:3, :3] / spacing).ravel().tolist())
-    image.SetOrigin(placed[:3, 3].tolist())
+    image.SetDirection((affine[:3, :3] / spacing).ravel().tolist())
+    image.SetOrigin(affine[:3, 3].tolist())
     return image
 
 
@@ -69,27 +70,24 @@ def resample(moving: Volume, like: Volume, matrix: NDArray[np.float64]) -> Volum
     """Bring a volume onto another's grid.
 
     Args:
-        moving: A scan (cubic B-spline, kept within its own range) or a mask (nearest neighbour).
+        moving: A scan (cubic B-spline, clipped to its own range) or a mask (nearest neighbour).
         like: The grid to fill; zero (or the scan's minimum) where `moving` does not reach.
         matrix: From points of `like` to points of `moving`, in right-anterior-superior millimetres.
     """
-    is_mask = moving.voxels.dtype == bool
+    image, grid, transform = to_image(moving), to_image(like), to_transform(matrix)
+    if moving.voxels.dtype == bool:
+        mask = sitk.Resample(image, grid, transform, sitk.sitkNearestNeighbor, 0.0)
+        return like.with_voxels(from_image(mask, like).voxels != 0)
     lowest, highest = float(moving.voxels.min()), float(moving.voxels.max())
-    image = sitk.Resample(
-        to_image(moving),
-        to_image(like),
-        to_transform(matrix),
-        sitk.sitkNearestNeighbor if is_mask else sitk.sitkBSpline,
-        0.0 if is_mask else lowest,
-    )
-    filled = from_image(image, like)
-    voxels = filled.voxels != 0 if is_mask else np.clip(filled.voxels, lowest, highest)
-    return like.with_voxels(voxels)
+    scan = sitk.Resample(image, grid, transform, sitk.sitkBSpline, lowest)
+    # A B-spline overshoots at edges.
+    return like.with_voxels(np.clip(from_image(scan, like).voxels, lowest, highest))
 
 
 def mean_displacement(first: NDArray[np.float64], second: NDArray[np.float64], region: Volume) -> float:
     """Return the mean distance in mm between where two matrices send the voxels of a mask."""
     indices = np.argwhere(region.voxels)
-    indices = indices[:: max(1, len(indices) // 20_000)]
-    points = np.c_[indices, np.ones(len(indices))] @ region.affine.T
-    return float(np.linalg.norm((points @ (first - second).T)[:, :3], axis=1).mean())
+    indices = indices[:: max(1, len(indices) // 20_000)]  # that many are enough for a mean
+    points = np.c_[indices, np.ones(len(indices))] @ region.affine.T  # in mm, with a fourth coordinate of 1
+    shifts = points @ (first - second).T
+    return float(np.linalg.norm(shifts[:, :3], axis=1).mean())

@@ -36,12 +36,12 @@ _PLACE = (  # the fields of a header that say where the voxels lie
     *("quatern_b", "quatern_c", "quatern_d", "qoffset_x", "qoffset_y", "qoffset_z"),
 )
 
-# nibabel says on standard error what it mends in a header; what matters of that is refused here.
+# nibabel reports on standard error what it mends in a header; the faults that matter are refused here.
 _SILENT = logging.Logger("steelyard.imaging.scans.nifti", logging.CRITICAL + 1)
 
 
 def million_voxels(millions: float) -> int:
-    """Return a limit that was given in millions as a number of voxels.
+    """Return a limit in millions as a number of voxels.
 
     Raises:
         UserError: It is not a positive number.
@@ -142,10 +142,10 @@ def _opened(path: Path) -> Iterator[io.BufferedIOBase]:
 
 
 def _header(path: Path, block: bytes) -> Any:
-    for kind in (Nifti1Header, Nifti2Header):
-        if kind.may_contain_header(block):
-            header = kind(block[: kind.sizeof_hdr], check=False)
-            break
+    if Nifti1Header.may_contain_header(block):
+        header = Nifti1Header(block[: Nifti1Header.sizeof_hdr], check=False)
+    elif Nifti2Header.may_contain_header(block):
+        header = Nifti2Header(block[: Nifti2Header.sizeof_hdr], check=False)
     else:
         raise UserError(f"{path}: this is no NIfTI image.")
     offset = float(header["vox_offset"])
@@ -154,8 +154,8 @@ def _header(path: Path, block: bytes) -> Any:
     edges = header["pixdim"][1:4].copy()  # nibabel makes zeros into ones, and drops the sign
     header.check_fix(logger=_SILENT, error_level=_SEVERE)
     if int(header["sform_code"]) == 0 and not (np.isfinite(edges).all() and edges.min() > 0):
-        shown = "×".join(f"{edge:g}" for edge in edges)
-        raise UserError(f"{path}: voxels of {shown} mm (pixdim) cannot be right, and there is no sform instead.")
+        size = "×".join(f"{edge:g}" for edge in edges)
+        raise UserError(f"{path}: voxels of {size} mm (pixdim) cannot be right, and there is no sform instead.")
     return header
 
 
@@ -163,11 +163,11 @@ def _declared(path: Path, header: Any, most_voxels: int) -> tuple[tuple[int, ...
     """Return the shape and type that the header declares, if they can be read."""
     shape = tuple(int(size) for size in header.get_data_shape())
     times = "×".join(map(str, shape))
-    volume = shape[:3] if len(shape) == 4 and shape[3] == 1 else shape
+    volume = shape[:3] if shape[3:] == (1,) else shape  # a fourth axis of one time point is no harm
     if len(volume) != 3 or min(volume) < 2:
         raise UserError(f"{path}: a three-dimensional volume is needed; this is {times}.")
     kind = header.get_data_dtype()
-    if kind.kind not in "biuf":
+    if kind.kind not in "biuf":  # booleans, integers, floats
         raise UserError(f"{path}: plain numbers are needed; the voxels are of type {kind}.")
     count = math.prod(volume)
     if count > most_voxels:
@@ -180,7 +180,7 @@ def _declared(path: Path, header: Any, most_voxels: int) -> tuple[tuple[int, ...
 
 def _scaling(path: Path, header: Any) -> tuple[float, float] | None:
     slope, intercept = float(header["scl_slope"]), float(header["scl_inter"])
-    if slope == 0 or math.isnan(slope):  # both are ways to say that there is none
+    if slope == 0 or math.isnan(slope):  # both mean that there is no scaling
         return None
     if not (math.isfinite(slope) and math.isfinite(intercept)):
         raise UserError(f"{path}: the header is damaged: voxels are scaled by {slope:g} and shifted by {intercept:g}.")

@@ -1,4 +1,4 @@
-"""What the pictures of scans share: colours, axial planes about a brain, JPEG."""
+"""Shared parts of the pictures of scans: colours, axial planes around a brain, JPEG."""
 
 import io
 from typing import Any
@@ -9,13 +9,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from steelyard.imaging.scans.boxes import extent_along
 from steelyard.imaging.scans.volumes import Volume, canonical
 
 PAPER, INK, FAINT = "#14171a", "#e8eaed", "#8b949e"
-"""Background, text and what stands back."""
+"""Colours of the background, of text and of what is less important."""
 
 OUTLINE, LESION = "#4cd7f0", "#ffd34d"
-"""Of a brain and of lesions."""
+"""Colours of the outlines of a brain and of lesions."""
 
 _MARGIN_MM = 18.0  # of head around the brain
 
@@ -38,20 +39,21 @@ class Window:
 
     @staticmethod
     def _span(mask: Volume, axis: int) -> slice:
-        hit = np.flatnonzero(mask.voxels.any(axis=tuple({0, 1, 2} - {axis})))
         margin = round(_MARGIN_MM / mask.spacing[axis])
-        return slice(max(0, int(hit[0]) - margin), int(hit[-1]) + margin + 1)
+        extent = extent_along(mask.voxels, axis)
+        return slice(max(0, extent.start - margin), extent.stop + margin)
 
     def plane(self, volume: Volume, height: int) -> NDArray[Any]:
         """Return one plane, rows from posterior to anterior."""
-        turn = nibabel.orientations.io_orientation(volume.affine)
-        upright = nibabel.orientations.apply_orientation(volume.voxels, turn)  # a view: `canonical` would copy it all
+        orientation = nibabel.orientations.io_orientation(volume.affine)
+        # A view: `canonical` would copy the whole volume.
+        upright = nibabel.orientations.apply_orientation(volume.voxels, orientation)
         plane: NDArray[Any] = upright[self.box[0], self.box[1], height].T
         return plane
 
-    def show(self, axes: Axes, plane: NDArray[Any], **how: Any) -> None:
+    def show(self, axes: Axes, plane: NDArray[Any], **style: Any) -> None:
         """Draw a plane in its true proportions."""
-        axes.imshow(plane, origin="lower", aspect=self.spacing[1] / self.spacing[0], **how)
+        axes.imshow(plane, origin="lower", aspect=self.spacing[1] / self.spacing[0], **style)
         axes.set_axis_off()
 
     def grey(self, axes: Axes, height: int) -> None:

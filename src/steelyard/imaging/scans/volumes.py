@@ -1,4 +1,4 @@
-"""Scans and masks as checked volumes: what is wrong with a file is said once, here."""
+"""Scans and masks as checked volumes: every fault of their files is reported here."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -45,10 +45,11 @@ class Volume:
         """Whether two volumes share one grid, up to the rounding of headers."""
         if self.voxels.shape != other.voxels.shape:
             return False
-        shape = np.array(self.voxels.shape, dtype=np.float64)
-        corners = np.stack([np.append(shape * pick, 1.0) for pick in np.ndindex(2, 2, 2)])
-        apart = corners @ (self.affine - other.affine).T
-        return bool(np.linalg.norm(apart, axis=1).max() < _SAME_GRID_MM)
+        # The eight corners of the grid, with a fourth coordinate of 1 for the affine.
+        corners = np.array(list(np.ndindex(2, 2, 2))) * self.voxels.shape
+        corners = np.c_[corners, np.ones(8)]
+        shifts = corners @ (self.affine - other.affine).T
+        return bool(np.linalg.norm(shifts, axis=1).max() < _SAME_GRID_MM)
 
     def with_voxels(self, voxels: NDArray[Any]) -> "Volume":
         """Return other voxels on the same grid."""
@@ -96,9 +97,9 @@ def read_mask(path: Path, *, may_be_empty: bool = False, most_voxels: int = MOST
     others = voxels[inside]
     if others.size and not (np.isfinite(others[0]) and (others == others[0]).all()):
         values = np.unique(voxels)
-        shown = ", ".join(f"{value:g}" for value in values[:5])
+        examples = ", ".join(f"{value:g}" for value in values[:5])
         more = ", …" if len(values) > 5 else ""
-        raise UserError(f"{path}: a mask holds 0 and one other value; this holds {shown}{more}.")
+        raise UserError(f"{path}: a mask holds 0 and one other value; this holds {examples}{more}.")
     if not may_be_empty and not others.size:
         raise UserError(f"{path}: the mask is empty.")
     return Volume(inside, stored.affine)
@@ -128,14 +129,15 @@ def _millimetres(values: NDArray[np.float64]) -> str:
 
 def canonical(volume: Volume) -> Volume:
     """Return the volume with its axes flipped and swapped so that they run right, anterior, superior."""
-    turn = nibabel.orientations.io_orientation(volume.affine)
-    back = nibabel.orientations.inv_ornt_aff(turn, volume.voxels.shape)
-    voxels = nibabel.orientations.apply_orientation(volume.voxels, turn)
-    return Volume(np.ascontiguousarray(voxels), volume.affine @ back)
+    orientation = nibabel.orientations.io_orientation(volume.affine)
+    to_original = nibabel.orientations.inv_ornt_aff(orientation, volume.voxels.shape)
+    voxels = nibabel.orientations.apply_orientation(volume.voxels, orientation)
+    return Volume(np.ascontiguousarray(voxels), volume.affine @ to_original)
 
 
 def turned_back(voxels: NDArray[Any], like: Volume) -> Volume:
-    """Return voxels that lie as those of `canonical(like)` on the grid of `like` itself."""
-    upright = nibabel.orientations.axcodes2ornt("RAS")
-    turn = nibabel.orientations.ornt_transform(upright, nibabel.orientations.io_orientation(like.affine))
-    return like.with_voxels(np.ascontiguousarray(nibabel.orientations.apply_orientation(voxels, turn)))
+    """Undo `canonical`: return voxels on the grid of `canonical(like)` on the grid of `like` itself."""
+    canonical_axes = nibabel.orientations.axcodes2ornt("RAS")
+    axes = nibabel.orientations.io_orientation(like.affine)
+    transform = nibabel.orientations.ornt_transform(canonical_axes, axes)
+    return like.with_voxels(np.ascontiguousarray(nibabel.orientations.apply_orientation(voxels, transform)))

@@ -3,50 +3,49 @@ import types
 from collections import OrderedDict, defaultdict, deque, namedtuple
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from steelyard.probing.shadow import Shadow
+from steelyard.probing.replica import Replica
 from toys import everything
 
 
-def stand_in(model):
-    return Shadow(model).modules[0]
+def replica_of(model):
+    return Replica(model).modules[0]
 
 
 def test_runs_like_the_live_module():
     model = everything().eval()
     x = torch.randn(4, 6)
-    assert torch.equal(stand_in(model)(x), model(x))
+    assert torch.equal(replica_of(model)(x), model(x))
 
 
 def test_borrowed_parameters_are_the_live_ones_memory_and_nothing_else_is():
     model = everything()
-    shadow = Shadow(model, borrow=True)
+    replica = Replica(model, borrow=True)
     before = {name: value.clone() for name, value in model.named_buffers()}
-    shadow.modules[0](torch.randn(4, 6)).sum().backward()
-    for live, stand_in_ in shadow.parameters.items():
-        assert stand_in_ is not live
-        assert stand_in_.data_ptr() == live.data_ptr()
+    replica.modules[0](torch.randn(4, 6)).sum().backward()
+    for live, copied in replica.parameters.items():
+        assert copied is not live
+        assert copied.data_ptr() == live.data_ptr()
         assert live.grad is None
     assert all(torch.equal(value, before[name]) for name, value in model.named_buffers())
 
 
-def test_nothing_done_to_the_shadow_reaches_the_live_module():
+def test_nothing_done_to_the_replica_reaches_the_live_module():
     model = everything()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    shadow = Shadow(model)
-    twin = shadow.modules[0]
-    twin(torch.randn(4, 6)).sum().backward()
-    assert any(parameter.grad is not None for parameter in twin.parameters())
-    shadow.end_differentiation()
+    replica = Replica(model)
+    copied = replica.modules[0]
+    copied(torch.randn(4, 6)).sum().backward()
+    assert any(parameter.grad is not None for parameter in copied.parameters())
+    replica.end_differentiation()
     with torch.no_grad():
-        for tensor in [*twin.parameters(), *twin.buffers()]:
+        for tensor in [*copied.parameters(), *copied.buffers()]:
             tensor.fill_(7)
-    twin.eval()
-    twin.calls, twin.dropout.p, twin.last.extra = 99, 0.9, "new"
+    copied.eval()
+    copied.calls, copied.dropout.p, copied.last.extra = 99, 0.9, "new"
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
     assert model.training
@@ -54,18 +53,18 @@ def test_nothing_done_to_the_shadow_reaches_the_live_module():
 
 
 def test_tied_weights_stay_tied():
-    twin = stand_in(everything())
-    assert twin.again.weight is twin.tied.weight
+    copied = replica_of(everything())
+    assert copied.again.weight is copied.tied.weight
 
 
 def test_frozen_parameters_stay_frozen():
-    twin = stand_in(everything())
-    assert not twin.frozen.weight.requires_grad
-    assert twin.last.weight.requires_grad
+    copied = replica_of(everything())
+    assert not copied.frozen.weight.requires_grad
+    assert copied.last.weight.requires_grad
 
 
 def test_follows_every_way_to_a_module():
-    """Lists, dicts and bound methods lead to stand-ins, as do recurrent layers' lists of weights."""
+    """Lists, dicts and bound methods lead to copies, as do recurrent layers' lists of weights."""
 
     class Aliases(nn.Module):
         def __init__(self):
@@ -80,14 +79,14 @@ def test_follows_every_way_to_a_module():
             return self.listed[0](x) + self.named["layer"][0](x) + self.apply_layer(x) + x @ self.named["layer"][1]
 
     model = Aliases()
-    shadow = Shadow(model)
-    twin = shadow.modules[0]
-    assert twin.parent[0] is twin
-    shadow.end_differentiation()
+    replica = Replica(model)
+    copied = replica.modules[0]
+    assert copied.parent[0] is copied
+    replica.end_differentiation()
     with torch.no_grad():
-        for parameter in twin.parameters():
+        for parameter in copied.parameters():
             parameter.zero_()
-    assert not twin(torch.ones(1, 2)).any()
+    assert not copied(torch.ones(1, 2)).any()
     assert model(torch.ones(1, 2)).any()
 
 
@@ -96,10 +95,10 @@ def test_a_container_that_modules_share_stays_shared():
     notes = ["live"]
     model[0].notes = model[1].notes = notes
     notes.append(notes)
-    twin = stand_in(model)
-    twin[0].notes.append("hypothetical")
-    assert twin[1].notes[-1] == "hypothetical"
-    assert twin[1].notes[1] is twin[0].notes
+    copied = replica_of(model)
+    copied[0].notes.append("hypothetical")
+    assert copied[1].notes[-1] == "hypothetical"
+    assert copied[1].notes[1] is copied[0].notes
     assert len(notes) == 2
 
 
@@ -140,32 +139,33 @@ def test_no_way_leads_to_the_live_module(way, registered):
     if registered:
         model.layer = layer
     model.held, reach = ways()[way](layer)
-    shadow = Shadow(model)
-    shadow.end_differentiation()
+    replica = Replica(model)
+    replica.end_differentiation()
     with torch.no_grad():
-        for parameter in shadow.parameters.values():
+        for parameter in replica.parameters.values():
             parameter.zero_()
-    assert len(shadow.parameters) == 2
-    assert not shadow.modules[0](torch.ones(1, 2)).any()
+    assert len(replica.parameters) == 2
+    assert not replica.modules[0](torch.ones(1, 2)).any()
     assert model(torch.ones(1, 2)).any()
 
 
 def test_a_module_that_is_not_registered_keeps_its_statistics():
     model, teacher = nn.Linear(2, 2), nn.BatchNorm1d(2)
     model.teacher = [teacher]
-    stand_in(model).teacher[0](torch.randn(4, 2))
+    replica_of(model).teacher[0](torch.randn(4, 2))
     assert not teacher.running_mean.any()
 
 
 def test_state_in_plain_attributes_is_copied():
+    np = pytest.importorskip("numpy", reason="an array is among the attributes")
     model = nn.Linear(1, 1)
     model.memory, model.array, model.dice = torch.zeros(2), np.zeros(2), random.Random(0)
     model.numpy = np.random.default_rng(0)
-    twin = stand_in(model)
-    twin.memory.add_(1)
-    twin.array += 1
-    assert twin.dice.random() == random.Random(0).random()
-    twin.numpy.random()
+    copied = replica_of(model)
+    copied.memory.add_(1)
+    copied.array += 1
+    assert copied.dice.random() == random.Random(0).random()
+    copied.numpy.random()
     assert not model.memory.any()
     assert not model.array.any()
     assert model.dice.random() == random.Random(0).random()
@@ -175,7 +175,7 @@ def test_state_in_plain_attributes_is_copied():
 def test_a_layer_that_writes_to_its_weight_in_forward():
     model = nn.Embedding(4, 3, max_norm=0.1)
     before = model.weight.detach().clone()
-    stand_in(model)(torch.arange(4))
+    replica_of(model)(torch.arange(4))
     assert torch.equal(model.weight, before)
 
 
@@ -185,20 +185,20 @@ def test_refuses_a_forward_that_holds_the_live_module():
     old = layer.forward
     layer.forward = lambda x: old(x)
     with pytest.raises(TypeError, match="a Linear whose forward is now a function that holds the live module"):
-        stand_in(model)
+        replica_of(model)
 
 
 def test_recurrent_layers():
     model = nn.LSTM(3, 4)
-    shadow = Shadow(model)
+    replica = Replica(model)
     x = torch.randn(5, 2, 3)
     live = model(x)[0]
-    assert torch.equal(shadow.modules[0](x)[0], live)
-    shadow.end_differentiation()
+    assert torch.equal(replica.modules[0](x)[0], live)
+    replica.end_differentiation()
     with torch.no_grad():
-        for parameter in shadow.modules[0].parameters():
+        for parameter in replica.modules[0].parameters():
             parameter.zero_()
-    assert not shadow.modules[0](x)[0].any()
+    assert not replica.modules[0](x)[0].any()
     assert torch.equal(model(x)[0], live)
 
 
@@ -206,24 +206,24 @@ def test_a_generator_of_the_module_is_not_drawn_from():
     model = nn.Linear(1, 1)
     model.generator = model.same = torch.Generator().manual_seed(3)
     before = model.generator.get_state()
-    twin = stand_in(model)
-    assert twin.same is twin.generator
-    torch.rand(5, generator=twin.generator)
+    copied = replica_of(model)
+    assert copied.same is copied.generator
+    torch.rand(5, generator=copied.generator)
     assert torch.equal(model.generator.get_state(), before)
 
 
 def test_synchronised_batch_norm_stays_on_its_rank():
     model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.BatchNorm2d(3)))
     assert isinstance(model[0], nn.SyncBatchNorm)
-    twin = stand_in(model)
-    assert not isinstance(twin[0], nn.SyncBatchNorm)
+    copied = replica_of(model)
+    assert not isinstance(copied[0], nn.SyncBatchNorm)
     x = torch.randn(4, 3, 5, 5)
-    assert torch.equal(twin(x), nn.BatchNorm2d(3)(x))
+    assert torch.equal(copied(x), nn.BatchNorm2d(3)(x))
 
 
-def test_says_what_it_cannot_shadow():
+def test_says_what_it_cannot_replica():
     with pytest.raises(ValueError, match="a parameter has no shape yet: run the model once"):
-        stand_in(nn.LazyLinear(3))
+        replica_of(nn.LazyLinear(3))
 
 
 def test_refuses_a_sharded_module():
@@ -231,13 +231,13 @@ def test_refuses_a_sharded_module():
         pass
 
     with pytest.raises(TypeError, match="sharded over ranks cannot be probed"):
-        stand_in(FullyShardedDataParallel())
+        replica_of(FullyShardedDataParallel())
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 def test_refuses_a_scripted_module():
     with pytest.raises(TypeError, match="pass the Linear it was scripted from"):
-        stand_in(torch.jit.script(nn.Linear(1, 1)))
+        replica_of(torch.jit.script(nn.Linear(1, 1)))
 
 
 def test_what_a_container_was_given_besides_its_items_stays():
@@ -252,11 +252,11 @@ def test_what_a_container_was_given_besides_its_items_stays():
             self.recent = deque(maxlen=2)
 
     live = Holder()
-    (twin,) = Shadow(live).modules
-    assert (twin.named.version, twin.empty.version, twin.recent.maxlen) == (3, 4, 2)
-    assert twin.named is not live.named
-    assert twin.empty is not live.empty
-    assert twin.named["weight"] is twin.weight is not live.weight
+    (copied,) = Replica(live).modules
+    assert (copied.named.version, copied.empty.version, copied.recent.maxlen) == (3, 4, 2)
+    assert copied.named is not live.named
+    assert copied.empty is not live.empty
+    assert copied.named["weight"] is copied.weight is not live.weight
 
 
 class Slotted(nn.Module):
@@ -286,9 +286,9 @@ class SlottedChild(Slotted):
 
 def test_attributes_in_slots_are_copied_too():
     model = SlottedChild()
-    shadow = Shadow(model)
+    replica = Replica(model)
     x = torch.randn(4, 6)
-    outputs = shadow.modules[0](x)
+    outputs = replica.modules[0](x)
     assert model.scale == 2
-    assert shadow.changed_attribute() == ("SlottedChild", "scale")
+    assert replica.changed_attribute() == ("SlottedChild", "scale")
     assert torch.equal(outputs, model(x))

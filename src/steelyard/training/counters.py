@@ -1,12 +1,18 @@
-"""Says what to do where votes are often lost."""
+"""The balancer's counters: says what to do where votes are often missed, and undoes the counts of a failed call."""
 
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
 
 from steelyard.measurement import Outcome
+from steelyard.probing import Probe
+from steelyard.weighting import Weighting
 
-# A warning comes when an outcome without a vote was counted this often, in a row or as this share of all votes.
+# A warning comes when an outcome without a vote was counted this often, consecutively or as this share of all votes.
 _COUNT = 25
 _SHARE = 0.25
 
@@ -32,7 +38,7 @@ _WHILE_GATHERING = (Outcome.TOO_FEW, Outcome.RANKS_APART)
 
 
 class MissedVotes:
-    """Warns once of each kind of outcome that often takes the place of a vote.
+    """Warns once about each kind of outcome that often replaces a vote.
 
     Args:
         gathers: whether samples are gathered over several steps; until there are enough, no vote is meant to be cast.
@@ -45,7 +51,7 @@ class MissedVotes:
         self._in_row = 0
 
     def note(self, outcome: Outcome, tally: Mapping[str, int]) -> None:
-        """Take notice of an outcome; warn if it is frequent.
+        """Count an outcome; warn if it is frequent.
 
         Args:
             outcome: of this step.
@@ -73,3 +79,41 @@ def _level_of_caller() -> int:
         frame = frame.f_back
         level += 1
     return level
+
+
+@contextmanager
+def restored_on_error(
+    outcomes: Tensor, weighting: Weighting, probe: Probe | None, *, unless: Callable[[], bool]
+) -> Iterator[None]:
+    """If a call raises, undo what it has counted and learned.
+
+    What a probe has learned about the model, such as that gradients cannot be shared, stays true and is not undone.
+
+    Args:
+        outcomes: the balancer's own counters.
+        weighting: its votes and weights.
+        probe: its number of steps, and the samples it has gathered.
+        unless: whether nothing may be undone any more, because other ranks have cast the same vote and keep it.
+    """
+    tensors = [outcomes, *_state_tensors(weighting)]
+    if probe is not None:
+        tensors.append(probe.steps)
+    gathering = None if probe is None else probe.gathering
+    tensor_copies = [tensor.clone() for tensor in tensors]
+    gathered = None if gathering is None else dict(gathering.kept)
+    try:
+        yield
+    except BaseException:
+        if unless():
+            raise
+        with torch.no_grad():
+            for tensor, tensor_copy in zip(tensors, tensor_copies, strict=True):
+                tensor.copy_(tensor_copy)
+        if gathering is not None and gathered is not None:
+            gathering.kept = gathered
+        raise
+
+
+def _state_tensors(module: nn.Module) -> list[Tensor]:
+    """Buffers and parameters: all that a weighting changes."""
+    return [*module.buffers(), *(parameter.detach() for parameter in module.parameters())]

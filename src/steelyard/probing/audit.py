@@ -1,0 +1,252 @@
+"""Checks that losses and gradients of a whole batch are the means of those of its parts."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+
+from steelyard.batches import (
+    Tree,
+    can_join,
+    clone_samples,
+    count_samples,
+    differentiable_samples,
+    join_samples,
+    take_samples,
+)
+from steelyard.probing.halves import Halves
+from steelyard.probing.passes import explained_in_evaluation, model_and_losses, take_gradients
+from steelyard.probing.probe import Gradients, Losses
+from steelyard.probing.replica import Replica, preserved_random_states
+from steelyard.probing.sharing import CannotShareError, Reuse
+
+COARSE = 1e-4  # float16 and bfloat16 round by more: too coarse to tell a mean over samples from something else
+
+Parts = Mapping[str, Sequence[Tree]]
+"""Each domain's samples, in the parts that the vote runs separately."""
+
+
+def check_loss_is_mean(
+    losses: Losses, halves: Mapping[str, Halves], train_outputs: Mapping[str, Tree], test_outputs: Mapping[str, Tree]
+) -> None:
+    """Refuse a domain's loss that is not the mean of its halves' losses; needs no pass of the model.
+
+    The values are compared, and the gradients for the outputs. Values alone are not enough: those of a batch Dice
+    agree on many labels, while its gradients do not. As the gradients are compared at every vote, those that are shared
+    with the outer step are right on these samples, whatever their labels.
+    """
+    wholes: dict[str, Tensor] = {}
+    means: dict[str, Tensor] = {}
+    other_gradients: list[str] = []  # the domains whose loss has other gradients than the mean
+    for name, half in halves.items():
+        if not can_join([train_outputs[name], test_outputs[name]]):
+            raise CannotShareError(f"the outputs for domain {name!r} have another form in evaluation mode")
+        first_outputs, first_copies = differentiable_samples(train_outputs[name])
+        second_outputs, second_copies = differentiable_samples(test_outputs[name])
+        with torch.enable_grad():
+            # Clones, because a loss may write into the outputs that it is given.
+            first = losses.of({name: clone_samples(first_outputs)}, {name: half.meta_train})[name]
+            second = losses.of({name: clone_samples(second_outputs)}, {name: half.meta_test})[name]
+            whole = losses.of({name: join_samples([first_outputs, second_outputs])}, {name: half.whole})[name]
+            mean = half.share * first + (1 - half.share) * second
+        if not _have_same_gradients(whole, mean, [*first_copies, *second_copies]):
+            other_gradients.append(name)
+        wholes[name], means[name] = whole.detach(), mean.detach()
+    eps = torch.finfo(next(iter(wholes.values())).dtype).eps
+    check_same_losses(wholes, means, tolerance=_of_a_loss(1024, eps))
+    if other_gradients:
+        raise CannotShareError(
+            f"the gradients of the loss of domain {other_gradients[0]!r} are not those of a mean over samples"
+        )
+
+
+def audit(
+    model: nn.Module, losses: Losses, parts: Parts, *, scaler: GradScaler | None, reuse: Reuse, evaluating: bool
+) -> None:
+    """Refuse a model whose samples meet in the forward pass, or whose loss reaches tensors elsewhere.
+
+    One pass over everything must give the losses of passes over the parts, and one over half of the samples the
+    gradients of its parts. A last layer of zeros hides from the losses what the gradients show.
+
+    Args:
+        model: the live model.
+        losses: the live losses.
+        parts: each domain's samples, in the parts that the vote runs separately: one or two.
+        scaler: the outer loop's.
+        reuse: whose setting says whether losses may be too coarse to be compared; it notes the audit.
+        evaluating: whether the vote judges in evaluation mode, which must give the same losses then.
+    """
+    with preserved_random_states(model.parameters()):
+        replica = Replica(model, losses)
+        copied, copied_losses = model_and_losses(replica)
+        whole = {name: join_samples(domain_parts) for name, domain_parts in parts.items()}
+        same_gradients = _have_gradients_of_pieces(replica, whole, pieces=max(map(len, parts.values())), scaler=scaler)
+        with torch.no_grad():
+            expected = _means_of_parts(copied, copied_losses, parts)
+            tolerance = pass_rounding(next(iter(expected.values())))
+            check_same_losses(copied_losses(copied, whole), expected, tolerance=tolerance)
+            if evaluating:
+                with explained_in_evaluation(evaluating):
+                    evaluated = copied_losses(copied.eval(), whole)
+                check_same_losses(evaluated, expected, tolerance=tolerance)
+        changed = replica.changed_attribute()
+        if changed is not None:
+            module, attribute = changed
+            raise CannotShareError(f"the forward pass changes {attribute!r} of {module}")
+        if not same_gradients:
+            raise CannotShareError("the gradients of a pass over all samples are not those of passes over some of them")
+        if reuse.setting == "detect":
+            _check_fine(expected)
+    reuse.note_audit(model)
+
+
+def _means_of_parts(model: nn.Module, losses: Losses, parts: Parts) -> dict[str, Tensor]:
+    """Each domain's loss as the mean over passes over its parts, weighted by their sizes."""
+    means: dict[str, Tensor] = {}
+    for name, domain_parts in parts.items():
+        sizes = [count_samples(part) for part in domain_parts]
+        terms = []
+        for size, part in zip(sizes, domain_parts, strict=True):
+            terms.append(size / sum(sizes) * losses(model, {name: part})[name])
+        means[name] = torch.stack(terms).sum()
+    return means
+
+
+def _have_gradients_of_pieces(
+    replica: Replica, whole: Mapping[str, Tree], *, pieces: int, scaler: GradScaler | None
+) -> bool:
+    """Whether one pass gives the gradients of separate ones; over half of the samples, to save memory."""
+    model, losses = model_and_losses(replica)
+    some: dict[str, Tree] = {}
+    for name, samples in whole.items():
+        some[name] = take_samples(samples, slice(0, max(1, count_samples(samples) // 2)))
+    together = torch.stack(list(losses(model, some).values())).sum()
+    _check_leaves(together, replica.parameters.values())
+    leaves = [parameter for parameter in replica.parameters.values() if parameter.requires_grad]
+    gradients, _ = take_gradients(together, leaves, scaler=scaler)
+    separate = torch.stack([_loss_in_pieces(model, losses, name, some[name], pieces) for name in some]).sum()
+    expected, _ = take_gradients(separate, leaves, scaler=scaler)
+    # Other kernels for other numbers of samples round differently, and that switches activations and maxima near a tie:
+    # 3 % of the gradients of an untrained U-Net on noise.
+    tolerance = max(0.1, 32 * _cast_eps(together), 32 * torch.finfo(together.dtype).eps)
+    return are_close(gradients, expected, tolerance=tolerance)
+
+
+def _loss_in_pieces(model: nn.Module, losses: Losses, name: str, samples: Tree, pieces: int) -> Tensor:
+    """A domain's loss where each piece of its samples has a pass of its own."""
+    size = count_samples(samples)
+    middle = size // 2
+    if pieces == 1 or size == 1:
+        return losses(model, {name: samples})[name]  # type: ignore[no-any-return]
+    first, second = take_samples(samples, slice(0, middle)), take_samples(samples, slice(middle, size))
+    if losses.follow_outputs:
+        outputs = [losses.outputs(model, {name: part})[name] for part in (first, second)]
+        return losses.of({name: join_samples(outputs)}, {name: samples})[name]
+    share = middle / size
+    loss: Tensor = share * losses(model, {name: first})[name] + (1 - share) * losses(model, {name: second})[name]
+    return loss
+
+
+def check_same_losses(wholes: Mapping[str, Tensor], means: Mapping[str, Tensor], *, tolerance: float) -> None:
+    """Refuse the first domain whose loss over all samples is not the mean of its parts', up to rounding.
+
+    The tolerance is relative to the loss itself, and to a thousandth of the largest, for one whose terms cancel.
+    """
+    values = {name: (float(loss), float(means[name])) for name, loss in wholes.items()}
+    finite = [abs(value) for pair in values.values() for value in pair if math.isfinite(value)]
+    for name, (whole, mean) in values.items():
+        scale = max(abs(whole), max(finite, default=0.0) / 1000)
+        if math.isfinite(whole) and not abs(whole - mean) <= tolerance * scale:
+            raise CannotShareError(
+                f"the loss of domain {name!r} over all samples is {whole:.6g}, and {mean:.6g} as a mean of halves"
+            )
+
+
+def are_close(gradients: Gradients, expected: Gradients, *, tolerance: float) -> bool:
+    """Whether gradients agree: no difference is larger than a part of its norm, and of a hundredth of the largest."""
+    norms = [0.0 if gradient is None else float(gradient.norm()) for gradient in gradients]
+    largest = max(filter(math.isfinite, norms), default=0.0)
+    for gradient, expectation, norm in zip(gradients, expected, norms, strict=True):
+        if math.isfinite(norm) and not _distance(gradient, expectation) <= tolerance * (norm + largest / 100):
+            return False
+    return True
+
+
+def _distance(first: Tensor | None, second: Tensor | None) -> float:
+    """The norm of the difference of two gradients, of which a missing one is zero."""
+    if first is None or second is None:
+        return sum(float(gradient.norm()) for gradient in (first, second) if gradient is not None)
+    return float((first - second).norm())
+
+
+def _have_same_gradients(loss: Tensor, other: Tensor, outputs: Sequence[Tensor]) -> bool:
+    """Whether two losses have the same gradients for the outputs, up to rounding."""
+    if not outputs or not loss.requires_grad or not other.requires_grad:
+        return loss.requires_grad == other.requires_grad
+    with torch.autocast(loss.device.type, enabled=False):
+        gradients = torch.autograd.grad(loss, outputs, allow_unused=True, materialize_grads=True)
+        expected = torch.autograd.grad(other, outputs, allow_unused=True, materialize_grads=True)
+    for gradient, expectation in zip(gradients, expected, strict=True):
+        # Compared output by output: one with large gradients must not hide an error in another.
+        largest = expectation.abs().max() if expectation.numel() else torch.zeros(())
+        if not bool(largest.isfinite()):
+            continue  # nothing can be compared
+        # Gradients of coarse outputs are computed in float32 as a rule, and rounded once.
+        eps = torch.finfo(gradient.dtype).eps
+        tolerance = (4 if eps > COARSE else 128) * eps * largest
+        if not bool(((gradient - expectation).abs() <= tolerance).all()):
+            return False
+    return True
+
+
+def pass_rounding(loss: Tensor) -> float:
+    """How far, relative to it, a loss may differ between passes over other numbers of samples."""
+    return max(_of_a_loss(4096, torch.finfo(loss.dtype).eps), 4 * _cast_eps(loss))
+
+
+def _of_a_loss(units: int, eps: float) -> float:
+    """A tolerance in units of the rounding; for a coarse loss at most 2 %, or 16 units."""
+    return min(units * eps, max(0.02, 16 * eps))
+
+
+def _cast_eps(loss: Tensor) -> float:
+    """The rounding of autocast, 0 where it is off."""
+    device = loss.device.type
+    return torch.finfo(torch.get_autocast_dtype(device)).eps if torch.is_autocast_enabled(device) else 0.0
+
+
+def _check_fine(losses: Mapping[str, Tensor]) -> None:
+    """Refuse losses of too few digits to tell a mean over samples from something else."""
+    for name, loss in losses.items():
+        if torch.finfo(loss.dtype).eps > COARSE:
+            raise CannotShareError(
+                f"the loss of domain {name!r} is {loss.dtype}, too coarse to tell whether it is a mean over samples"
+            )
+
+
+def _check_leaves(loss: Tensor, parameters: Iterable[Tensor]) -> None:
+    """Refuse a loss that depends on a trainable tensor outside the model and the loss."""
+    expected = {id(parameter) for parameter in parameters}
+    for leaf in leaves_in_graph(loss):
+        if id(leaf) not in expected:
+            raise CannotShareError(
+                f"it depends on a trainable tensor of shape {tuple(leaf.shape)} outside the model and the loss"
+            )
+
+
+def leaves_in_graph(loss: Tensor) -> Iterator[Tensor]:
+    """The trainable tensors that a loss depends on, each as often as it was used."""
+    seen, waiting = {loss.grad_fn}, [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None:
+            continue
+        for following, _ in node.next_functions:
+            leaf = getattr(following, "variable", None)  # of the nodes that accumulate gradients
+            if leaf is not None:
+                yield leaf
+            elif following not in seen:
+                seen.add(following)
+                waiting.append(following)

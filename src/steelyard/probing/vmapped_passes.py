@@ -1,0 +1,184 @@
+"""All halves of all domains in one pass, by `torch.func`: for passes that are too small to fill the machine."""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from steelyard.batches import Tree, can_join, stack_samples, unstack_samples
+from steelyard.probing.audit import COARSE, are_close, pass_rounding
+from steelyard.probing.halves import Halves
+from steelyard.probing.passes import Chunk, GradientRows, HalfPasses, Leaves, model_and_losses
+from steelyard.probing.probe import Losses
+from steelyard.probing.replica import Replica
+from steelyard.probing.sharing import RECHECK_EVERY, modes_of
+
+# Of the elements that a pass over one half stores for its backward pass, parameters aside.
+_LARGE_PASS = 2_000_000
+# The gradients that are computed at once have at most 8 times as many elements as the model, or 16 M in small models.
+_ROWS_AT_ONCE = 8
+_ELEMENTS_AT_ONCE = 2**24
+
+
+class VmapRefusedError(Exception):
+    """Says why halves are run one by one."""
+
+
+@final
+class Vmapping(nn.Module):
+    """Decides whether the halves are run in one pass by `vmap`, or one by one.
+
+    The first vote in each mode of the model runs both and compares them; so does every thousandth. An error, a difference
+    or a large pass ends the use of `vmap` for good. That is part of the state, so that a run continued from a checkpoint
+    does the same.
+
+    Attributes:
+        reason: why `vmap` was given up, or `None`.
+    """
+
+    refused: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reason: str | None = None
+        self._verified: tuple[bool, ...] | None = None  # the modes in which both were last compared
+        self.register_buffer("refused", torch.zeros((), dtype=torch.bool))
+
+    def applies_to(self, losses: Losses, halves: Mapping[str, Halves], leaves: Leaves) -> bool:
+        """Whether these halves can be stacked and have one loss, in one precision that is not coarse."""
+        if bool(self.refused) or not losses.one_for_all:
+            return False
+        if len({size for half in halves.values() for size in half.sizes}) > 1:
+            return False
+        live = leaves.live[0]
+        if torch.is_autocast_enabled(live.device.type) or torch.finfo(live.dtype).eps > COARSE:
+            return False
+        return can_join(halves_in_order(halves))
+
+    def is_verified(self, model: nn.Module, vote_number: int) -> bool:
+        """Whether both were compared in the model's current modes, and no re-check is due."""
+        return self._verified == modes_of(model) and vote_number % RECHECK_EVERY != 0
+
+    def verify(self, model: nn.Module, vmapped: HalfPasses, separate: HalfPasses) -> None:
+        """Compare both, and remember the model's modes."""
+        if not bool(separate.gradients.present().all()):
+            # vmap would give zeros, along which an optimizer with momentum or weight decay steps.
+            raise VmapRefusedError("the loss does not depend on every trainable parameter")
+        losses, vmapped_losses = torch.stack(list(separate.losses)), torch.stack(list(vmapped.losses))
+        if not bool(losses.isfinite().all()):
+            return  # nothing can be compared; the next vote may tell
+        eps = torch.finfo(losses.dtype).eps
+        if not torch.allclose(vmapped_losses, losses, rtol=pass_rounding(losses), atol=eps):
+            raise VmapRefusedError("the losses of vmap are others than those of separate passes")
+        for row in range(len(losses)):
+            # Measured on the benchmark's networks in float32: at most 2e-5, by another order of summation.
+            if not are_close(vmapped.gradients.row(row), separate.gradients.row(row), tolerance=32 * eps**0.5):
+                raise VmapRefusedError("the gradients of vmap are others than those of separate passes")
+        self._verified = modes_of(model)
+
+    def refuse(self, error: Exception) -> None:
+        """Run halves one by one from now on."""
+        self.reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, VmapRefusedError):
+            self.reason = str(error)
+        self.refused.fill_(True)
+
+    def extra_repr(self) -> str:
+        """Whether it is in use, for `print(balancer)`."""
+        if not bool(self.refused):
+            return "in use where halves can be stacked"
+        return f"not used: {self.reason or 'refused before the checkpoint'}"
+
+
+def halves_in_order(halves: Mapping[str, Halves]) -> list[Tree]:
+    """All meta-train halves, then all meta-test halves."""
+    return [half.meta_train for half in halves.values()] + [half.meta_test for half in halves.values()]
+
+
+def run_vmapped(replica: Replica, halves: Mapping[str, Halves], leaves: Leaves) -> HalfPasses:
+    """One pass over all halves; raises whatever `vmap` raises."""
+    model, losses = model_and_losses(replica)
+    half_loss = _HalfLoss(model, losses, next(iter(halves)))
+    names = {id(parameter): name for name, parameter in half_loss.named_parameters()}
+    if any(id(leaf) not in names for leaf in leaves.replicas):
+        raise VmapRefusedError("a trainable parameter is not registered with any module")
+    parameters = {names[id(leaf)]: leaf.detach() for leaf in leaves.replicas}
+
+    def loss_and_outputs(values: dict[str, Tensor], samples: Tree) -> tuple[Tensor, Tree]:
+        result: tuple[Tensor, Tree] = functional_call(half_loss, values, (samples,))
+        return result
+
+    differentiate = vmap(grad_and_value(loss_and_outputs, has_aux=True), in_dims=(None, 0))
+    samples = halves_in_order(halves)
+    rows_at_once = max(_ROWS_AT_ONCE, _ELEMENTS_AT_ONCE // sum(value.numel() for value in parameters.values()))
+    chunks: list[Chunk] = []
+    half_losses: list[Tensor] = []
+    half_outputs: list[Tree] = []
+    with torch.no_grad():  # which ends where `grad_and_value` begins
+        for start in range(0, len(samples), rows_at_once):
+            stacked = stack_samples(samples[start : start + rows_at_once])
+            gradients, (chunk_losses, chunk_outputs) = differentiate(parameters, stacked)
+            chunks.append(Chunk(len(chunk_losses), list(gradients.values())))
+            half_losses += chunk_losses.unbind()
+            half_outputs += unstack_samples(chunk_outputs, len(chunk_losses))
+    return HalfPasses(
+        domains=list(halves),
+        losses=half_losses,
+        outputs=half_outputs if losses.follow_outputs else None,
+        gradients=GradientRows(chunks),
+    )
+
+
+class _HalfLoss(nn.Module):
+    """The loss of one half and the model's outputs, as a function of the parameters and the samples.
+
+    Args:
+        model: the model's replica.
+        losses: the losses' replica.
+        domain: the name of any domain, as all have the same loss.
+    """
+
+    def __init__(self, model: nn.Module, losses: Losses, domain: str) -> None:
+        super().__init__()
+        self.model = model
+        self.losses = losses
+        self.domain = domain
+
+    def forward(self, samples: Tree) -> tuple[Tensor, Tree]:
+        batch = {self.domain: samples}
+        if not self.losses.follow_outputs:
+            return self.losses(self.model, batch)[self.domain], ()
+        outputs = self.losses.outputs(self.model, batch)
+        return self.losses.of(outputs, batch)[self.domain], outputs[self.domain]
+
+
+@contextmanager
+def slow_rules_raised() -> Iterator[None]:
+    """Raise where `vmap` has no rule for an operation and would run it once for each half."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="There is a performance drop")
+        yield
+
+
+@contextmanager
+def large_passes_refused(leaves: Leaves, halves: int) -> Iterator[None]:
+    """Run passes over so many halves, and raise if they store much: then one by one is as fast and needs less memory."""
+    parameters = {leaf.untyped_storage().data_ptr() for leaf in leaves.live}
+    sizes: list[int] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        if tensor.untyped_storage().data_ptr() not in parameters:
+            sizes.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        yield
+    stored = sum(sizes) / halves
+    if stored > _LARGE_PASS:
+        raise VmapRefusedError(
+            f"a pass over one half stores {stored / 1e6:.1f} M elements, more than {_LARGE_PASS / 1e6:.0f} M"
+        )
