@@ -71,7 +71,7 @@ def test_every_group_begins_with_the_plain_step_and_has_every_mode():
     assert len({group[0].group for group in groups}) == len(groups)
     for group in groups:
         assert [case.method for case in group][:2] == ["plain", "fixed"]
-        assert {"first-order", "first-order sum", "inner-loop"} <= {case.method for case in group}
+        assert {"first-order", "inner-loop"} <= {case.method for case in group}
     assert {case.domains for case in training_steps.cases() if case.network == "mlp"} == {2, 4, 8, 16, 32}
 
 
@@ -87,24 +87,20 @@ def test_bare_passes_give_the_outer_gradients(method):
         torch.testing.assert_close(parameter.grad, gradient)
 
 
-@pytest.mark.parametrize("method", ["bare first-order sum", "bare inner-loop"])
-def test_bare_passes_where_samples_meet(method):
-    """Samples seen in evaluation mode, with and without gradients, and in training mode; the plain step comes after."""
+def test_bare_passes_where_samples_meet():
+    """Samples seen in evaluation mode, without gradients, and in training mode; the plain step comes after."""
     task, seen = benchmark_tasks.make_task("unet-batchnorm", 2), []
     small = {name: (x[:, :, :16, :16], y[:, :, :16, :16]) for name, (x, y) in task.batch.items()}
     task = dataclasses.replace(task, batch=small)
     task.model.register_forward_hook(
         lambda model, inputs, output: seen.append((model.training, output.requires_grad, len(output)))
     )
-    bare_votes.bare_step(method, task, lambda: seen.append("plain"))()
+    bare_votes.bare_step("bare inner-loop", task, lambda: seen.append("plain"))()
     assert seen.pop() == "plain"
     counted = {
         key: sum(n for *flags, n in seen if tuple(flags) == key) for key in itertools.product((False, True), repeat=2)
     }
-    expected = {
-        "bare first-order sum": {(False, True): 4, (True, False): 8},  # G; either side of θ
-        "bare inner-loop": {(True, True): 4, (False, False): 8},  # steps; judged once for each
-    }[method]
+    expected = {(True, True): 4, (False, False): 8}  # steps; judged once for each
     assert {key: n for key, n in counted.items() if n} == expected
 
 
@@ -165,7 +161,7 @@ def test_peers_are_left_out_where_torchjd_is_missing(monkeypatch):
     assert "torchjd CAGrad by domain" not in peers.peers("unet-batchnorm")  # where samples meet, it is another training
 
 
-@pytest.mark.parametrize("probe", [sy.FirstOrder(), sy.FirstOrder(along="sum"), sy.InnerLoop(reuse="detect")])
+@pytest.mark.parametrize("probe", [sy.FirstOrder(), sy.InnerLoop(reuse="detect")])
 @pytest.mark.parametrize(("network", "domains"), [("unet-instancenorm", 2), ("transformer", 2), ("mlp", 16)])
 def test_votes_share_where_they_may(network, domains, probe):
     """Other kernels for other numbers of samples do not pass for samples that meet."""

@@ -13,8 +13,8 @@ BARE = "bare "
 
 def bare_names(network: str) -> list[str]:
     """The votes whose passes are measured on this network, two domains each."""
-    first_order = "first-order sum" if network == "unet-batchnorm" else "first-order"
-    return [f"{BARE}{first_order}", f"{BARE}inner-loop"]
+    shared = [] if network == "unet-batchnorm" else [f"{BARE}first-order"]  # where samples meet, nothing is shared
+    return [*shared, f"{BARE}inner-loop"]
 
 
 def bare_step(method: str, task: Task, plain: Step) -> Step:
@@ -22,7 +22,6 @@ def bare_step(method: str, task: Task, plain: Step) -> Step:
     votes = _Passes(task)
     return {
         "first-order": votes.shared_first_order,
-        "first-order sum": lambda: votes.first_order_apart(plain),
         "inner-loop": (lambda: votes.inner_loop_apart(plain)) if votes.apart else votes.shared_inner_loop,
     }[method.removeprefix(BARE)]
 
@@ -54,16 +53,6 @@ class _Passes:
         """The same where samples meet, and the whole plain step after it."""
         self._gradients(self._trains)
         self._judge()
-        plain()
-
-    def first_order_apart(self, plain: Step) -> None:
-        """G on the meta-test halves, and each meta-train half on either side of θ."""
-        self._task.model.eval()
-        torch.autograd.grad(self._judged().sum(), self._parameters)
-        self._task.model.train()
-        with torch.no_grad():
-            for x, y in self._trains * 2:
-                self._task.loss(self._task.model(x), y)
         plain()
 
     def _gradients(self, halves: Iterable[tuple[Tensor, Tensor]]) -> list[Sequence[Tensor]]:

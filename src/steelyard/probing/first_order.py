@@ -28,7 +28,13 @@ from steelyard.probing.passes import (
 from steelyard.probing.probe import Finding, Losses
 from steelyard.probing.replica import Replica, preserved_random_states, random_states
 from steelyard.probing.sharing import Part, Reusing, check_traces, share
-from steelyard.probing.vmapped_passes import Vmapping, large_passes_refused, run_vmapped, slow_rules_raised
+from steelyard.probing.vmapped_passes import (
+    Vmapping,
+    check_passes_are_small,
+    run_vmapped,
+    slow_rules_raised,
+    stored_elements,
+)
 from steelyard.probing.vote_probe import MetaTest, Split, VoteProbe
 
 
@@ -160,25 +166,31 @@ class FirstOrder(VoteProbe):
 
     def _run_halves(self, vote: _Vote) -> _Run:
         """One pass over each half: all at once where that works and pays, else one by one."""
-        replica, leaves = self._replica(vote, everything=True)
-        if self.scaler is not None or not self.vmapping.applies_to(vote.losses, vote.halves, leaves):
+        if self.scaler is not None or not self.vmapping.applies_to(vote.model, vote.losses, vote.halves):
             return self._run_one_by_one(vote)
-        if self.vmapping.is_verified(vote.model, self.vote_number):
-            try:
-                return _Run(run_vmapped(replica, vote.halves, leaves), replica, leaves)
-            except Exception as error:
-                self.vmapping.refuse(error)
-                return self._run_one_by_one(vote)
-        separate: _Run | None = None
+        verified = self.vmapping.is_verified(vote.model, self.vote_number)
+        return self._run_vmapped(vote) if verified else self._run_both(vote)
+
+    def _run_vmapped(self, vote: _Vote) -> _Run:
+        """All halves at once; one by one after an error."""
+        replica, leaves = self._replica(vote, everything=True)
         try:
-            with large_passes_refused(leaves, 2 * len(vote.halves)):
-                separate = self._run_one_by_one(vote)
+            return _Run(run_vmapped(replica, vote.halves, leaves), replica, leaves)
+        except Exception as error:
+            self.vmapping.refuse(error)
+        return self._run_one_by_one(vote)
+
+    def _run_both(self, vote: _Vote) -> _Run:
+        """All halves at once if that gives what one by one gives, else one by one."""
+        with stored_elements(vote.model.parameters()) as sizes:
+            separate = self._run_one_by_one(vote)
+        replica, leaves = self._replica(vote, everything=True)
+        try:
+            check_passes_are_small(sizes, 2 * len(vote.halves))
             with slow_rules_raised():
                 passes = run_vmapped(replica, vote.halves, leaves)
             self.vmapping.verify(vote.model, passes, separate.passes)
         except Exception as error:
-            if separate is None:  # not an error of vmap
-                raise
             self.vmapping.refuse(error)
             return separate
         return _Run(passes, replica, leaves)
@@ -232,6 +244,7 @@ def _hypothetical_losses(
 
 def _parts(passes: HalfPasses, halves: Mapping[str, Halves]) -> list[Part]:
     """The halves, in the order of the passes, as parts of their domains' losses."""
-    trained = [Part(name, half.share, loss) for (name, half), loss in zip(halves.items(), passes.train_losses)]
-    tested = [Part(name, 1 - half.share, loss) for (name, half), loss in zip(halves.items(), passes.test_losses)]
-    return trained + tested
+    shares = [half.share for half in halves.values()]
+    shares += [1 - share for share in shares]
+    domains = [*passes.domains, *passes.domains]
+    return [Part(*part) for part in zip(domains, shares, passes.losses, strict=True)]

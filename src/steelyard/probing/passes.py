@@ -40,8 +40,8 @@ class Pass(NamedTuple):
         losses: each domain's loss, detached.
         outputs: each domain's outputs, detached; `None` for an objective.
         gradients: of the summed losses, one for each leaf.
-        overflowed: whether the gradients overflow under the outer loop's scale, so that a lower one was used. A vote can
-            use them. The outer step cannot: its scaler has to see the overflow.
+        overflowed: whether the gradients overflow under the outer loop's scale, so that a lower one was used. A vote
+            can use them. The outer step cannot: its scaler has to see the overflow.
     """
 
     losses: dict[str, Tensor]
@@ -126,7 +126,7 @@ class GradientRows:
 
 
 def _add_weighted(total: Tensor | None, stacked: Tensor, factors: Sequence[float]) -> Tensor:
-    """total + Σ_r c_r g_r, in place where there is a total."""
+    """Total + Σ_r c_r g_r, in place where there is a total."""
     if len(factors) == 1:
         return stacked[0] * factors[0] if total is None else total.add_(stacked[0], alpha=factors[0])
     weights = torch.tensor(factors, dtype=stacked.dtype, device=stacked.device)
@@ -170,11 +170,6 @@ class HalfPasses:
     def test_gradients(self) -> GradientRows:
         """The rows of the meta-test halves."""
         return self.gradients.part(len(self.domains), 2 * len(self.domains))
-
-    @property
-    def train_losses(self) -> Sequence[Tensor]:
-        """The losses on the meta-train halves."""
-        return self.losses[: len(self.domains)]
 
     @property
     def test_losses(self) -> Sequence[Tensor]:

@@ -14,11 +14,10 @@ from torch.optim import Optimizer
 from steelyard.batches import Tree, count_samples
 from steelyard.measurement import Measurement, Outcome, Statistic, Verdict
 from steelyard.probing import Finding, Probe
-from steelyard.training.distributed import average_over_ranks, is_shared, run_once
 from steelyard.training.counters import MissedVotes, restored_on_error
+from steelyard.training.distributed import average_over_ranks, is_shared, run_once
 from steelyard.training.domain_losses import DomainLosses, Loss, Objective, complete, weighted_loss
 from steelyard.weighting import Weighting
-
 
 _FORMAT = 1  # of the state_dict; to be raised when entries change their names or meanings
 
@@ -58,7 +57,7 @@ class Balancer(nn.Module):
     domain absent from a batch adds nothing; the other weights are not scaled up for it. Where `torch.distributed` is in
     use, measurements are averaged over the ranks, and all ranks cast the same vote.
 
-    It is a module: its `state_dict()` holds votes, weights, counters and a format version. It belongs in the checkpoint.
+    It is a module: its `state_dict()` holds votes, weights, counters and a format version. Put it in the checkpoint.
 
     Args:
         domains: the names of the domains, at least one.
