@@ -200,7 +200,7 @@ def test_values_and_gradients_are_those_of_separate_passes(make, kind):
 @pytest.mark.parametrize(("make", "reason"), REFUSED.values(), ids=REFUSED)
 def test_what_vmap_cannot_do_is_run_one_by_one_and_told(make, reason):
     torch.manual_seed(0)
-    model, samples, probe = make().double(), equal_sizes(), sy.FirstOrder()
+    model, samples, probe = make().double(), equal_sizes(), sy.FirstOrder(reuse=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.5)
     results = run(model, probe, samples=samples, optimizer=optimizer)
     assert probe.reuse.reason is None
@@ -208,6 +208,28 @@ def test_what_vmap_cannot_do_is_run_one_by_one_and_told(make, reason):
     assert reason in probe.vmapping.reason
     assert "not used" in repr(probe)
     assert_same(results, run(model, one_by_one(), samples=samples, optimizer=optimizer))
+
+
+class Branching(nn.Module):
+    """Which layer runs depends on the whole batch, so that samples meet."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(6, 1), nn.Linear(6, 1)])
+
+    def forward(self, x):
+        return self.layers[int(x.sum() > 0)](x)
+
+
+def test_a_network_that_branches_on_the_batch_is_not_shared_unless_declared():
+    """On the first batch all samples take the same branch, so that no loss shows it."""
+    model, probe = Branching(), sy.FirstOrder()
+    judge = balancer(weighting=sy.Fixed([0.3, 0.7]), probe=probe)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    judge(model, {name: (x.abs(), y) for name, (x, y) in batch().items()}, optimizer)
+    assert "branches on values of the batch" in probe.reuse.reason
+    loss = judge(model, batch(seed=1), optimizer)
+    assert loss.item() == balancer(weighting=sy.Fixed([0.3, 0.7]))(model, batch(seed=1)).item()
 
 
 def test_what_was_given_up_is_in_the_checkpoint():

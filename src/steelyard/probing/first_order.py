@@ -27,7 +27,7 @@ from steelyard.probing.passes import (
 )
 from steelyard.probing.probe import Finding, Losses
 from steelyard.probing.replica import Replica, preserved_random_states, random_states
-from steelyard.probing.sharing import Part, Reusing, check_traces, share
+from steelyard.probing.sharing import CannotShareError, Part, Reusing, check_traces, share
 from steelyard.probing.vmapped_passes import (
     Vmapping,
     check_passes_are_small,
@@ -223,6 +223,8 @@ class FirstOrder(VoteProbe):
     def _check_passes(self, vote: _Vote, passes: HalfPasses, replica: Replica, *, drawn: bool) -> None:
         """Refuse to share where the outer loss is not the mean of the halves' losses."""
         check_traces(replica, drawn=drawn)
+        if self.vmapping.saw_data_dependence and self.reuse.setting == "detect":
+            raise CannotShareError("the forward pass branches on values of the batch, so that samples may meet")
         if passes.outputs is not None:
             count = len(passes.domains)
             train_outputs = dict(zip(passes.domains, passes.outputs[:count], strict=True))

@@ -25,6 +25,7 @@ _LARGE_PASS = 4_000_000
 # take less than 512 MB in float32. Smaller chunks are slower: 1.5 instead of 1.4 plain steps for an MLP, 16 domains.
 _ROWS_AT_ONCE = 8
 _ELEMENTS_AT_ONCE = 2**27
+_DATA_DEPENDENT = ("data-dependent control flow", ".item()")  # from the messages of vmap in torch 2.13
 
 
 class VmapRefusedError(Exception):
@@ -89,6 +90,11 @@ class Vmapping(nn.Module):
         if isinstance(error, VmapRefusedError):
             self.reason = str(error)
         self.refused.fill_(True)
+
+    @property
+    def saw_data_dependence(self) -> bool:
+        """Whether Python code in the forward pass depends on values of the batch: an `if`, or `.item()`."""
+        return self.reason is not None and any(text in self.reason for text in _DATA_DEPENDENT)
 
     def extra_repr(self) -> str:
         """Whether it is in use, for `print(balancer)`."""
