@@ -11,13 +11,12 @@ from torch.optim import Optimizer
 from steelyard.batches import Tree
 from steelyard.measurement import Measurement, Statistic
 from steelyard.probing.audit import audit
-from steelyard.probing.optimizer_step import innermost
+from steelyard.probing.optimizer_step import check_model_is_used, innermost
 from steelyard.probing.passes import (
     GradientRows,
     HalfTooSmallError,
     Leaves,
     Pass,
-    check_model_is_used,
     leaves_of,
     run_pass,
 )

@@ -131,8 +131,9 @@ class Replica:
             return partial(self._copy(value.func), *self._items(value.args), **keywords)
         if isinstance(value, tuple):
             items = self._items(value)
-            is_named = hasattr(value, "_fields")
-            return type(value)(*items) if is_named else type(value)(items)
+            if hasattr(value, "_fields"):  # a named tuple
+                return type(value)(*items)
+            return type(value)(items)
         return value
 
     def _items(self, values: Iterable[Any]) -> list[Any]:
@@ -146,7 +147,10 @@ class Replica:
 
     def _generator(self, live: Any) -> Any:
         """A copy of a generator, which draws the same numbers; or of a numpy array."""
-        copied = live.clone_state() if isinstance(live, torch.Generator) else copy.deepcopy(live)
+        if isinstance(live, torch.Generator):
+            copied: Any = live.clone_state()
+        else:
+            copied = copy.deepcopy(live)
         self._generator_pairs.append((live, copied))
         return copied
 
@@ -154,7 +158,9 @@ class Replica:
         if isinstance(live, nn.Parameter):
             if nn.parameter.is_lazy(live):
                 raise ValueError("a parameter has no shape yet: run the model once before training.")
-            values = live.detach() if self._borrow else live.detach().clone()
+            values = live.detach()
+            if not self._borrow:
+                values = values.clone()
             copied = nn.Parameter(values, requires_grad=live.requires_grad)
             self.parameters[live] = copied
             return copied
@@ -185,7 +191,9 @@ def _generator_state(generator: Any) -> Any:
         return generator.getstate()
     # numpy.random.Generator and the older numpy.random.RandomState
     bits = getattr(generator, "bit_generator", getattr(generator, "_bit_generator", None))
-    return None if bits is None else repr(bits.state)
+    if bits is None:
+        return None
+    return repr(bits.state)
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
@@ -199,9 +207,10 @@ def _slots(module: nn.Module) -> dict[str, Any]:
         declared = kind.__dict__.get("__slots__", ())
         names = (declared,) if isinstance(declared, str) else declared
         for name in names:
-            # Python stores a private slot `__x` of the class `C` as `_C__x`.
-            private = name.startswith("__") and not name.endswith("__")
-            stored = f"_{kind.__name__.lstrip('_')}{name}" if private else name
+            stored = name
+            if name.startswith("__") and not name.endswith("__"):
+                # Python stores a private slot `__x` of the class `C` as `_C__x`.
+                stored = f"_{kind.__name__.lstrip('_')}{name}"
             if stored not in ("__dict__", "__weakref__") and hasattr(module, stored):
                 values[stored] = getattr(module, stored)
     return values

@@ -11,7 +11,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from steelyard.batches import Tree, can_join, stack_samples, unstack_samples
 from steelyard.probing.audit import COARSE, are_close, pass_rounding
-from steelyard.probing.halves import Halves
+from steelyard.probing.halves import Halves, in_order
 from steelyard.probing.passes import Chunk, GradientRows, HalfPasses, Leaves, model_and_losses
 from steelyard.probing.probe import Losses
 from steelyard.probing.replica import Replica
@@ -56,12 +56,13 @@ class Vmapping(nn.Module):
         """Whether these halves can be stacked and have one loss, in one precision that is not coarse."""
         if bool(self.refused) or not losses.one_for_all:
             return False
-        if len({size for half in halves.values() for size in half.sizes}) > 1:
+        m = next(iter(halves.values())).sizes[0]
+        if any(half.sizes != (m, m) for half in halves.values()):
             return False
         first = next(model.parameters())
         if torch.is_autocast_enabled(first.device.type) or torch.finfo(first.dtype).eps > COARSE:
             return False
-        return can_join(halves_in_order(halves))
+        return can_join([half.samples for half in in_order(halves)])
 
     def is_verified(self, model: nn.Module, vote_number: int) -> bool:
         """Whether both were compared in the model's current modes, and no re-check is due."""
@@ -103,11 +104,6 @@ class Vmapping(nn.Module):
         return f"not used: {self.reason or 'refused before the checkpoint'}"
 
 
-def halves_in_order(halves: Mapping[str, Halves]) -> list[Tree]:
-    """All meta-train halves, then all meta-test halves."""
-    return [half.meta_train for half in halves.values()] + [half.meta_test for half in halves.values()]
-
-
 def run_vmapped(replica: Replica, halves: Mapping[str, Halves], leaves: Leaves) -> HalfPasses:
     """One pass over all halves; raises whatever `vmap` raises."""
     model, losses = model_and_losses(replica)
@@ -122,8 +118,8 @@ def run_vmapped(replica: Replica, halves: Mapping[str, Halves], leaves: Leaves) 
         return result
 
     differentiate = vmap(grad_and_value(loss_and_outputs, has_aux=True), in_dims=(None, 0))
-    samples = halves_in_order(halves)
-    rows_at_once = max(_ROWS_AT_ONCE, _ELEMENTS_AT_ONCE // sum(value.numel() for value in parameters.values()))
+    samples = [half.samples for half in in_order(halves)]
+    rows_at_once = max(_ROWS_AT_ONCE, _ELEMENTS_AT_ONCE // sum(map(torch.numel, parameters.values())))
     chunks: list[Chunk] = []
     half_losses: list[Tensor] = []
     half_outputs: list[Tree] = []
@@ -131,15 +127,11 @@ def run_vmapped(replica: Replica, halves: Mapping[str, Halves], leaves: Leaves) 
         for start in range(0, len(samples), rows_at_once):
             stacked = stack_samples(samples[start : start + rows_at_once])
             gradients, (chunk_losses, chunk_outputs) = differentiate(parameters, stacked)
-            chunks.append(Chunk(len(chunk_losses), list(gradients.values())))
+            chunks.append(Chunk(len(chunk_losses), dict(enumerate(gradients.values()))))
             half_losses += chunk_losses.unbind()
-            half_outputs += unstack_samples(chunk_outputs, len(chunk_losses))
-    return HalfPasses(
-        domains=list(halves),
-        losses=half_losses,
-        outputs=half_outputs if losses.follow_outputs else None,
-        gradients=GradientRows(chunks),
-    )
+            if losses.follow_outputs:
+                half_outputs += unstack_samples(chunk_outputs, len(chunk_losses))
+    return HalfPasses(half_losses, half_outputs, GradientRows(chunks, len(parameters)))
 
 
 class _HalfLoss(nn.Module):

@@ -43,7 +43,9 @@ class StepReport:
     @property
     def reason(self) -> str | None:
         """Why the weights were not updated, in words."""
-        return None if self.outcome is Outcome.UPDATED else self.outcome.value
+        if self.outcome is Outcome.UPDATED:
+            return None
+        return self.outcome.value
 
 
 @final
@@ -235,10 +237,11 @@ class Balancer(nn.Module):
 
 def _refuse_other_checkpoints(module: Balancer, state: dict[str, Any], prefix: str, *_: Any) -> None:
     """Refuse a checkpoint of another format, of other domains, or of a weighting with other settings."""
-    saved_format = state.get(f"{prefix}_format")
-    if saved_format is None or int(saved_format) != _FORMAT:
-        version = "none" if saved_format is None else int(saved_format)
-        raise ValueError(f"the checkpoint of a balancer must have the format version {_FORMAT}; got {version}.")
+    saved_format: int | None = None
+    if f"{prefix}_format" in state:
+        saved_format = int(state[f"{prefix}_format"])
+    if saved_format != _FORMAT:
+        raise ValueError(f"the checkpoint of a balancer must have the format version {_FORMAT}; got {saved_format}.")
     saved_signature = state.get(f"{prefix}_signature")
     if saved_signature is None or torch.equal(saved_signature.cpu(), module._signature.cpu()):
         return

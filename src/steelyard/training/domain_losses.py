@@ -80,7 +80,9 @@ class DomainLosses(Losses):
         return _scalars({name: self._loss(name)(outputs[name], pair[1]) for name, pair in batch.items()})
 
     def _loss(self, domain: str) -> Loss:
-        loss: Loss = self.loss if hasattr(self, "loss") else getattr(self, f"loss_{self.domains.index(domain)}")
+        if hasattr(self, "loss"):
+            return self.loss
+        loss: Loss = getattr(self, f"loss_{self.domains.index(domain)}")
         return loss
 
 
@@ -99,6 +101,7 @@ def _check_functions(
 
 
 def _scalars(losses: dict[str, Tensor]) -> dict[str, Tensor]:
+    scalars: dict[str, Tensor] = {}
     for name, loss in losses.items():
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             form = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
@@ -106,7 +109,10 @@ def _scalars(losses: dict[str, Tensor]) -> dict[str, Tensor]:
                 f"the loss of domain {name!r} must be one number in a tensor; got {form}. "
                 "A loss with reduction='none' must be averaged."
             )
-    return {name: loss.reshape(()) if loss.dim() else loss for name, loss in losses.items()}
+        scalars[name] = loss
+        if loss.dim():
+            scalars[name] = loss.reshape(())
+    return scalars
 
 
 def _check_pair(name: str, pair: Tree) -> None:
