@@ -8,7 +8,7 @@ PIP_OPTIONS := --disable-pip-version-check -q -c constraints.txt
 QUICK_BIN := .venv-quick/bin
 QUICK_INSTALLED := .venv-quick/.installed
 CORE := batches.py measurement.py weighting probing training
-CORE_TESTS := tests/test_batches.py tests/test_import.py tests/test_public_api.py tests/weighting tests/probing \
+CORE_TESTS := tests/test_batches.py tests/test_public_api.py tests/weighting tests/probing \
 	tests/training tests/contract tests/golden tests/parity tests/learning $(addprefix src/steelyard/,$(CORE))
 
 .PHONY: demo check format quick test evidence fuzz docs snapshots same-bits

@@ -1,6 +1,8 @@
-"""What processes do: which there are below one, what they listen on, and modules that nobody must import."""
+"""What processes do and what killed ones leave; modules that nobody must import."""
 
 from pathlib import Path
+
+from steelyard.files import atomic
 
 PROCESSES = Path("/proc")
 NAMES = ("pickle", "random", "torch", "sitecustomize", "usercustomize", "multiprocessing", "json", "numpy", "steelyard")
@@ -70,3 +72,12 @@ def open_ports(processes):
             if fields[3] == LISTENS and f"socket:[{fields[9]}]" in sockets:
                 addresses.append(fields[1].partition(":")[0])
     return [address for address in addresses if address not in LOOPBACK], len(addresses)
+
+
+NOBODY = 99_999_999
+"""The number of a process that no system has."""
+
+
+def unfinished(path, process=NOBODY):
+    """Return the temporary name that a process of this machine uses for a file."""
+    return path.with_name(f".{path.name}.{atomic._HOST}-{process}.part")

@@ -1,6 +1,8 @@
-"""A change of what users rely on must be meant: it shows in a committed file."""
+"""A change of what users rely on must be meant: it shows in a committed file. To import it, torch is enough."""
 
 import difflib
+import subprocess
+import sys
 
 import pytest
 
@@ -32,3 +34,25 @@ def test_a_changed_default_or_a_new_method_is_seen():
         check(public_api.LIBRARY, public_api.library().replace("every: int=1", "every: int=2"))
     with pytest.raises(pytest.fail.Exception, match=r"\+    surprise\(self\)"):
         check(public_api.LIBRARY, public_api.library() + "    surprise(self)\n")
+
+
+def test_importing_steelyard_needs_torch_alone():
+    heavy = ["numpy", "matplotlib", "rich", "tyro", "nibabel", "scipy", "steelyard.imaging", "steelyard.cli"]
+    code = f"""
+import sys, torch
+before = set(sys.modules)
+import steelyard
+steelyard.Balancer
+print([name for name in {heavy} if name in set(sys.modules) - before])
+"""
+    silent = "ignore:Failed to initialize NumPy:UserWarning"  # torch's own, where numpy is not installed
+    out = subprocess.run([sys.executable, "-W", silent, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+    assert out.stderr == ""
+
+
+def test_without_its_parts_the_command_says_what_to_install():
+    code = "import sys; sys.modules['tyro'] = None; from steelyard.__main__ import main; sys.exit(main())"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert out.returncode == 2
+    assert out.stderr == "steelyard: tyro is missing; install steelyard's extra 'all', as README says\n"

@@ -1,3 +1,6 @@
+"""An epoch's profile: its parts add up, and the command shows them."""
+
+import json
 from dataclasses import replace
 
 import pytest
@@ -5,6 +8,7 @@ import torch
 from lightning.fabric import Fabric
 
 from steelyard.benchmark.epoch_profile import PARTS, Stopwatch, profile_epoch
+from steelyard.cli import main
 from steelyard.experiments.configs import smoke
 from steelyard.imaging.networks.weights_file import load_weights
 from steelyard.imaging.runs.split import Split
@@ -58,3 +62,24 @@ def test_the_parts_add_up_to_the_epoch_and_training_is_as_ever(tmp_path, method)
     plain = {name: tensor.clone() for name, tensor in training_state.network.state_dict().items()}
     load_weights(training_state.network, given.out / "last.safetensors")
     assert all(torch.equal(tensor, plain[name]) for name, tensor in training_state.network.state_dict().items())
+
+
+def test_an_epoch_is_told_part_by_part(cohort, tmp_path, capsys):
+    out = tmp_path / "parts.json"
+    command = ["profile", str(cohort), "--experiment", "smoke", "--method", "conservative-25", "--json", str(out)]
+    assert main(command) == 0
+    told = capsys.readouterr().out
+    held = json.loads(out.read_text())
+    for part in held["seconds"]:
+        assert part in told
+    assert (held["method"], held["steps"]) == ("conservative-25", 2)
+    assert held["seconds"]["vote"] > 0
+    assert abs(sum(held["seconds"].values()) - held["total"]) < 0.02 * held["total"]
+    assert main(command) == 2
+    assert "parts.json: exists already" in capsys.readouterr().err
+    for given, said in ((["--set", "nonsense"], "--set takes NAME=VALUE"), (["--folds", "99"], "99")):
+        assert main(["profile", str(cohort), "--experiment", "smoke", *given]) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["parts.json"]

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from killed import NOBODY, unfinished
+from processes import NOBODY, unfinished
 from steelyard.errors import UserError
 from steelyard.files.atomic import append_text, is_orphan, remove, stage, write_bytes
 from steelyard.files.destinations import check_file, check_folder

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-import killed
+import processes
 from steelyard.errors import UserError
 from steelyard.files import atomic, ownership
 from steelyard.files.ownership import (
@@ -161,9 +161,9 @@ def test_a_full_disk_leaves_earlier_results_as_they_were(out, monkeypatch):
 
 
 def test_unfinished_names_are_swept_and_others_are_not(out):
-    swept = killed.unfinished(out / "mask")
+    swept = processes.unfinished(out / "mask")
     mine = [out / name for name in (".mine.part", "mine.part", ".mine.unfinished", ".mine.draft-1.part")]
-    mine.append(killed.unfinished(out / ".withdrawn" / "a"))
+    mine.append(processes.unfinished(out / ".withdrawn" / "a"))
     for path in (swept, *mine):
         path.parent.mkdir(exist_ok=True)
         path.touch()

@@ -12,7 +12,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 # (a pattern, what to write instead). Letters of any case; a word in a name counts, as in `stand_in_for`.
 RETIRED = [
     (r"shadow", "replica"),
-    (r"stand[-_ ]?ins?(?![a-z])", "replica"),
+    (r"stand[-_ ]?ins?(?![a-z]| its)", "replica"),
     (r"(?<![a-z])crew", "executor"),
     (r"rehears", "timing trial"),
     (r"foretell", "estimate"),

@@ -1,4 +1,5 @@
 import errno
+import gzip
 import json
 import os
 import subprocess
@@ -11,11 +12,12 @@ import numpy as np
 import pytest
 import SimpleITK
 
-import killed
+import processes
 from steelyard.errors import UserError
 from steelyard.files.locks import lock_folder
 from steelyard.imaging.phantom import Cohort, write_cohort
 from steelyard.imaging.phantom.dataset import TRUTH, _participant
+from steelyard.imaging.phantom.storage import write_fixed_point, write_nifti
 
 MARK = {"seed": 0, "scanner": "standard-3t", "version": version("steelyard")}
 
@@ -105,7 +107,7 @@ def files_of(folder, name):
 
 def test_what_a_killed_run_left_of_its_mark_is_no_obstacle(tmp_path, monkeypatch):
     mine = tmp_path / ".notes.draft-1.part"
-    for path in (killed.unfinished(tmp_path / ".unfinished-phantom.json"), mine):
+    for path in (processes.unfinished(tmp_path / ".unfinished-phantom.json"), mine):
         path.write_text("{")
     monkeypatch.setattr("steelyard.imaging.phantom.dataset.simulate", stop)
     with pytest.raises(KeyboardInterrupt):
@@ -236,3 +238,23 @@ def test_sidecars_state_the_protocol_in_seconds(cohort_folder):
     sidecar = json.loads((cohort_folder / "sub-001" / "anat" / "sub-001_FLAIR.json").read_text())
     assert (sidecar["EchoTime"], sidecar["RepetitionTime"], sidecar["InversionTime"]) == (0.09, 9.16, 2.5)
     assert (sidecar["FlipAngle"], sidecar["SliceThickness"], sidecar["MagneticFieldStrength"]) == (150, 3, 3)
+
+
+AFFINE = np.diag([1.0, 1.0, 3.0, 1.0])
+
+
+def test_the_same_voxels_are_the_same_bytes(tmp_path):
+    voxels = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
+    for name in ("a.nii.gz", "b.nii.gz"):
+        write_nifti(tmp_path / name, voxels, AFFINE)
+    content = (tmp_path / "a.nii.gz").read_bytes()
+    assert content == (tmp_path / "b.nii.gz").read_bytes()
+    assert content[4:8] == bytes(4)  # no time stamp
+    assert len(gzip.decompress(content)) == 352 + 48
+    np.testing.assert_array_equal(nibabel.load(tmp_path / "a.nii.gz").dataobj, voxels)
+
+
+def test_fixed_point_keeps_values_to_half_a_step(tmp_path):
+    values = np.random.default_rng(0).uniform(0.5, 2, size=(4, 4, 4))
+    write_fixed_point(tmp_path / "a.nii.gz", values, AFFINE, step=1e-3)
+    np.testing.assert_allclose(nibabel.load(tmp_path / "a.nii.gz").get_fdata(), values, atol=5.1e-4)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import heads
-import killed
+import processes
 from steelyard.cli import main
 from steelyard.errors import UserError
 from steelyard.files import atomic, ownership
@@ -318,7 +318,7 @@ def test_a_second_run_on_the_same_folder_is_refused_and_harms_nothing(cohort, tm
     out = tmp_path / "out"
     first = preprocess(read_bids(cohort), out, settings=QUICK)
     next(first)
-    part = killed.unfinished(out / "sub-02" / "live")
+    part = processes.unfinished(out / "sub-02" / "live")
     part.parent.mkdir(exist_ok=True)
     part.touch()
     with pytest.raises(UserError, match=r"out: another run is working on it\.$"):

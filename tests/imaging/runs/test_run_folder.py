@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import killed
+import processes
 from steelyard.errors import UserError
 from steelyard.experiments.configs import paper, smoke
 from steelyard.imaging.runs.config import TrainingConfig
@@ -199,7 +199,7 @@ def test_a_weights_file_is_data(job):
 def test_what_a_killed_run_left_half_written_is_no_obstacle_and_is_swept(job):
     job.out.mkdir()
     mine = job.out / ".notes.draft-1.part"
-    for path in (killed.unfinished(job.out / "config.json"), mine):
+    for path in (processes.unfinished(job.out / "config.json"), mine):
         path.write_text("{")
     next(train(job))
     assert list(job.out.glob(".*.part")) == [mine]

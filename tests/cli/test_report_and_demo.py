@@ -1,3 +1,7 @@
+"""The commands that write a page: `report`, and `demo`, which goes all the way to it."""
+
+import pytest
+
 from steelyard.cli import main
 
 
@@ -52,3 +56,16 @@ def test_only_a_page_of_ours_is_replaced(run_folder, tmp_path, capsys):
     out.unlink()
     for _ in range(2):
         assert main(["report", str(run_folder), "--out", str(out)]) == 0
+
+
+@pytest.mark.slow
+def test_the_demo_goes_from_nothing_to_a_page_and_again_without_work(tmp_path, capsys):
+    command = ["demo", str(tmp_path / "demo"), "--subjects", "4", "--experiment", "smoke"]
+    assert main(command) == 0
+    first = (tmp_path / "demo" / "index.html").read_text()
+    shown = capsys.readouterr()
+    assert "conservative-25" in shown.out
+    assert str(tmp_path / "demo" / "index.html") in shown.err
+    assert (tmp_path / "demo" / "predicted" / "volumes.csv").exists()
+    assert main(command) == 0
+    assert (tmp_path / "demo" / "index.html").read_text() == first

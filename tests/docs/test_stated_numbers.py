@@ -1,4 +1,4 @@
-"""docs/results.md and docs/real_nine.md say what the files beside them hold, and these are few."""
+"""The pages of costs, trust and results state the numbers of the files beside them, and these are few."""
 
 import csv
 import io
@@ -10,16 +10,23 @@ from pathlib import Path
 import pytest
 import torch
 
+from fuzz import tally
+from fuzz.__main__ import CASES
+from steelyard.benchmark.step_costs import read_costs
+from steelyard.cli.agreement import MARK as AGREEMENT_MARK
+from steelyard.cli.benchmark import with_tables
 from steelyard.experiments.experiment import _check_design
 from steelyard.experiments.grids import desk
 from steelyard.experiments.results import units_to_do
 from steelyard.experiments.units import plan
+from steelyard.files.marked_page import with_measured
 from steelyard.imaging.runs.curves import read_curves
 from steelyard.imaging.runs.method import PAPER, Method
 from steelyard.imaging.train.data import LabelledSlices
 from steelyard.imaging.train.sampling import DomainSlices
 from steelyard.report.data.results import read_results
 from steelyard.report.data.timings import Timings
+from steelyard.report.tables.agreement import as_markdown
 from steelyard.report.tables.evidence import tables_page
 from steelyard.report.tables.summary import summarise, summary_csv
 
@@ -27,8 +34,40 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 RESULTS = DOCS / "results"
 EXPERIMENTS = sorted(path.parent for path in RESULTS.glob("*/experiment.json"))
 SECTIONS = [part for part in (DOCS / "results.md").read_text().split("\n## ")[1:] if "](results/" in part]
-pytestmark = pytest.mark.skipif(not RESULTS.is_dir(), reason="the source distribution is without results")
+with_results = pytest.mark.skipif(not RESULTS.is_dir(), reason="the source distribution is without results")
 NUMBER = re.compile(r"\d\.\d{3} ± \d\.\d{3}")
+
+
+def test_the_page_states_the_costs_as_measured():
+    page = (DOCS / "cost.md").read_text()
+    assert page == with_tables(page, read_costs(DOCS / "cost.json"))
+
+
+def test_the_page_states_what_is_lost_as_measured():
+    page = (DOCS / "cost.md").read_text()
+    agreement = json.loads((DOCS / "agreement.json").read_text())["rows"]
+    assert page == with_measured(page, AGREEMENT_MARK, f"\n{as_markdown(agreement)}")
+
+
+@pytest.fixture
+def counts():
+    return json.loads((DOCS / "trust.json").read_text())
+
+
+def test_the_page_states_the_campaign_as_counted(counts):
+    page = (DOCS / "trust.md").read_text()
+    assert page == with_measured(page, tally.MARK, f"\n{tally.as_markdown(counts)}")
+
+
+def test_what_is_stated_was_a_whole_campaign_without_findings(counts):
+    assert counts["parts"].keys() == CASES.keys()
+    for name, part in counts["parts"].items():
+        assert part["cases"] >= CASES[name]
+        assert part["findings"] == 0
+
+
+def test_every_part_has_a_title():
+    assert set(tally.TITLES) == set(CASES)
 
 
 def rows(section):
@@ -45,6 +84,7 @@ def written(row):
     return {f"{float(row[name]):.3f} ± {float(row[f'{name}_sd']):.3f}" for name in means if row[f"{name}_sd"]}
 
 
+@with_results
 @pytest.mark.parametrize("section", SECTIONS, ids=[section.splitlines()[0] for section in SECTIONS])
 def test_every_mean_is_that_of_the_results(section):
     summaries = []
@@ -64,6 +104,7 @@ def without_times(text):
     return [before, *(re.sub(r"\|[^|\n]*\|$", "|", part, flags=re.MULTILINE) for part in comparisons)]
 
 
+@with_results
 @pytest.mark.parametrize("folder", EXPERIMENTS, ids=lambda folder: folder.name)
 def test_tables_are_what_the_results_give(folder):
     page = (folder / "tables.md").read_text()
@@ -72,6 +113,7 @@ def test_tables_are_what_the_results_give(folder):
     assert ("× |" in page) == ("# Gain and cost" in page)
 
 
+@with_results
 @pytest.mark.parametrize("folder", EXPERIMENTS, ids=lambda folder: folder.name)
 def test_an_experiment_is_five_files_and_every_run_has_its_curves(folder):
     assert {path.name for path in folder.iterdir()} == {
@@ -85,12 +127,14 @@ def test_an_experiment_is_five_files_and_every_run_has_its_curves(folder):
     assert all(Method.parse(key[2]).name == key[2] for key in results)
 
 
+@with_results
 def test_the_results_are_few_and_small():
     files = [path for path in RESULTS.rglob("*") if path.is_file()]
     assert len(files) <= 38
     assert sum(path.stat().st_size for path in files) < 3_000_000
 
 
+@with_results
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
