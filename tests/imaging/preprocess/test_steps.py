@@ -14,7 +14,7 @@ from steelyard.imaging.preprocess.pipeline import prepare_contrast
 from steelyard.imaging.preprocess.quality import assess_quality, measure_quality
 from steelyard.imaging.preprocess.register import align, dice, identity_if_aligned
 from steelyard.imaging.preprocess.whitestripe import find_stripe
-from steelyard.imaging.scans import boxes
+from steelyard.imaging.scans import masks
 from steelyard.imaging.scans.grids import (
     from_image,
     itk_text,
@@ -244,12 +244,12 @@ def shaded():
 
 @pytest.fixture
 def all_is_fine(monkeypatch):
-    monkeypatch.setattr(boxes, "ORDINARY", 0)
+    monkeypatch.setattr(masks, "ORDINARY", 0)
 
 
 def test_n4_s_field_is_restored_from_a_few_samples(shaded, monkeypatch):
     whole = bias.correct_bias(shaded, brain=BRAIN)
-    monkeypatch.setattr(boxes, "ORDINARY", 0)
+    monkeypatch.setattr(masks, "ORDINARY", 0)
     restored = bias.correct_bias(shaded, brain=BRAIN)
     assert whole.field.std() > 0.05
     assert np.abs(restored.field / whole.field - 1).max() < 1e-4
@@ -272,7 +272,7 @@ def test_n4_evaluates_a_fine_field_on_a_small_grid_only(shaded, all_is_fine, mon
 
 def test_the_stripe_is_the_same_when_the_surroundings_are_cut_away(shaded, monkeypatch):
     whole = find_stripe(shaded, brain=BRAIN)
-    monkeypatch.setattr(boxes, "ORDINARY", 0)
+    monkeypatch.setattr(masks, "ORDINARY", 0)
     cut = find_stripe(shaded, brain=BRAIN)
     assert cut.mean == pytest.approx(whole.mean, rel=1e-6)
     assert cut.deviation == pytest.approx(whole.deviation, rel=1e-6)

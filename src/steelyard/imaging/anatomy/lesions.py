@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from steelyard.imaging.scans.boxes import box_around
-from steelyard.imaging.scans.distances import near
+from steelyard.imaging.scans.masks import box_around, near
 from steelyard.imaging.scans.volumes import Volume
 
 PERIVENTRICULAR_MM = 10.0

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from steelyard.imaging.anatomy.field import Field, FloatArray, Vector, field_of
-from steelyard.imaging.scans.boxes import Box
+from steelyard.imaging.scans.masks import Box
 
 _INSIDE_LATERAL_VENTRICLE = (-6.0, 0.0, 20.0)  # mm, MNI
 # mm, MNI: x, y and z of the box that holds all white matter in which hyperintensities occur

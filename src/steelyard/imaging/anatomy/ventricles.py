@@ -15,7 +15,7 @@ from scipy import ndimage
 
 from steelyard.imaging.anatomy.rigid import Rigid
 from steelyard.imaging.anatomy.template import Template, load_template
-from steelyard.imaging.scans.boxes import Box, Mask
+from steelyard.imaging.scans.masks import Box, Mask
 from steelyard.imaging.scans.volumes import Volume, canonical, turned_back
 
 Vector = NDArray[np.float64]

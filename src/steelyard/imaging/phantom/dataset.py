@@ -17,9 +17,15 @@ from steelyard.files.checks import check_number
 from steelyard.files.destinations import check_file, refuse_links
 from steelyard.files.locks import lock_folder
 from steelyard.files.records import as_json, read_json, write_json
-from steelyard.imaging.phantom import sidecars
 from steelyard.imaging.phantom.scanner import scanner_named
-from steelyard.imaging.phantom.storage import write_scans, write_truth
+from steelyard.imaging.phantom.storage import (
+    PARTICIPANTS,
+    README,
+    raw_description,
+    truth_description,
+    write_scans,
+    write_truth,
+)
 from steelyard.imaging.phantom.subject import simulate, traits_of
 from steelyard.processes.children import starting_children
 from steelyard.processes.workers import check_workers, worker_pool
@@ -192,15 +198,15 @@ def _finish(out: Path, cohort: Cohort) -> None:
 
 def _texts(cohort: Cohort) -> dict[Path, str]:
     """Return the files about the cohort as a whole; of the table, its header."""
-    truth = sidecars.truth_description(cohort.scanner, cohort.seed, version("steelyard"))
+    truth = truth_description(cohort.scanner, cohort.seed, version("steelyard"))
     return {
-        Path("dataset_description.json"): as_json(sidecars.raw_description(cohort.scanner, cohort.seed)),
+        Path("dataset_description.json"): as_json(raw_description(cohort.scanner, cohort.seed)),
         TRUTH / "dataset_description.json": as_json(truth),
         TRUTH / ".bidsignore": "*_xfm.*\n",  # transforms are not in BIDS yet
-        Path("README"): sidecars.README,
-        TRUTH / "README": sidecars.README,
-        Path("participants.json"): as_json(sidecars.PARTICIPANTS),
-        _TABLE: "\t".join(("participant_id", *sidecars.PARTICIPANTS)) + "\n",
+        Path("README"): README,
+        TRUTH / "README": README,
+        Path("participants.json"): as_json(PARTICIPANTS),
+        _TABLE: "\t".join(("participant_id", *PARTICIPANTS)) + "\n",
     }
 
 

@@ -9,7 +9,7 @@ from steelyard.imaging.anatomy.lesions import PERIVENTRICULAR_MM
 from steelyard.imaging.datasets.bids import SUFFIX
 from steelyard.imaging.predict.pipeline import Prediction
 from steelyard.imaging.predict.table import Row
-from steelyard.imaging.scans.distances import near
+from steelyard.imaging.scans.masks import near
 from steelyard.imaging.scans.pictures import FAINT, INK, OUTLINE, PAPER, Window, jpeg
 from steelyard.imaging.scans.volumes import Volume
 

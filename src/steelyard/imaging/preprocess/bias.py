@@ -7,8 +7,8 @@ import SimpleITK as sitk
 from numpy.typing import NDArray
 from scipy.interpolate import CubicSpline
 
-from steelyard.imaging.scans.boxes import is_fine
 from steelyard.imaging.scans.grids import from_image, to_image
+from steelyard.imaging.scans.masks import is_fine
 from steelyard.imaging.scans.volumes import Volume
 
 _WORKING_MM = 4.0  # the field is smooth: it is fitted on voxels about this large

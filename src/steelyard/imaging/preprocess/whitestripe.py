@@ -8,8 +8,7 @@ from scipy import ndimage
 
 from steelyard.errors import UserError
 from steelyard.imaging.anatomy.white_stripe import largest_mode, stripe_values
-from steelyard.imaging.scans.boxes import Mask, working_box
-from steelyard.imaging.scans.distances import deep_inside
+from steelyard.imaging.scans.masks import Mask, deep_inside, working_box
 from steelyard.imaging.scans.volumes import Volume
 
 _MARGIN = 2  # voxels: the slope filter (1) and the mean filter (1) look no further

@@ -13,8 +13,8 @@ import SimpleITK as sitk
 from scipy import ndimage
 
 from steelyard.errors import UserError
-from steelyard.imaging.scans.boxes import box_around
 from steelyard.imaging.scans.grids import from_image, to_image
+from steelyard.imaging.scans.masks import box_around
 from steelyard.imaging.scans.volumes import Volume
 
 # Shares of the voxels that have the value of the background. Stripping cuts away more than the air around a head.

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from steelyard.errors import UserError
 from steelyard.files.checks import brief, check_number
-from steelyard.imaging.scans.boxes import extent_along
+from steelyard.imaging.scans.masks import extent_along
 from steelyard.imaging.scans.volumes import Volume
 
 Matrix = NDArray[np.float32]

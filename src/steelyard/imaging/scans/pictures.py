@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from steelyard.imaging.scans.boxes import extent_along
+from steelyard.imaging.scans.masks import extent_along
 from steelyard.imaging.scans.volumes import Volume, canonical
 
 PAPER, INK, FAINT = "#14171a", "#e8eaed", "#8b949e"

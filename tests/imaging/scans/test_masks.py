@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from steelyard.imaging.scans.distances import deep_inside, near
+from steelyard.imaging.scans.masks import deep_inside, near
 from steelyard.imaging.scans.volumes import Volume
 
 SPACINGS = ((1.0, 1.0, 1.0), (0.5, 0.5, 0.475), (0.9, 1.1, 7.0))
