@@ -43,9 +43,8 @@ class StepReport:
     @property
     def reason(self) -> str | None:
         """Why the weights were not updated, in words."""
-        if self.outcome is Outcome.UPDATED:
-            return None
-        return self.outcome.value
+        reason: str = self.outcome.value
+        return None if self.outcome is Outcome.UPDATED else reason
 
 
 @final
