@@ -94,9 +94,7 @@ class Method:
         'conservative-25+first-order+every-4'
         """
         base, *modifiers = text.split("+")
-        method = _parse_base(base)
-        if method is None:
-            raise _unknown_form(text)
+        method = _parse_base(base, text)
         if modifiers and not method.is_voting:
             raise UserError(f"method {text}: {base} does not vote, so {modifiers[0]!r} means nothing.")
         method = _with_modifiers(method, modifiers, text)
@@ -224,8 +222,8 @@ class Method:
             raise UserError(f"method {self.name} needs two domains; there are {len(domains)}.")
 
 
-def _parse_base(base: str) -> Method | None:
-    """Return the method of a name without modifiers; `None` where there is none of this form."""
+def _parse_base(base: str, text: str) -> Method:
+    """Return the method of a name without modifiers; `text` is the whole name, for messages."""
     name = _own_name(base)
     if name in (*get_args(PlainKind), *get_args(ShiftKind)):
         return Method(kind=cast("Kind", name))
@@ -238,7 +236,7 @@ def _parse_base(base: str) -> Method | None:
         return Method(kind=cast("VoteKind", match[1]), window=window)
     if match := re.fullmatch(r"(.+)-only", name):
         return Method(kind="only", domain=match[1])
-    return None
+    raise _unknown_form(text)
 
 
 def _own_name(base: str) -> str:
