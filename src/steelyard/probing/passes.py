@@ -178,6 +178,8 @@ def inner(first: Tensor, second: Tensor) -> Tensor:
         second = second.to_dense()
     if first.is_complex():
         first, second = torch.view_as_real(first.resolve_conj()), torch.view_as_real(second.resolve_conj())
+    if first.is_contiguous() and second.is_contiguous() and first.dtype == second.dtype:
+        return torch.dot(first.view(-1), second.view(-1))
     # Dimensions in the order in which they lie in memory, outermost first.
     order = sorted(range(first.dim()), key=first.stride, reverse=True)
     return torch.dot(first.permute(order).reshape(-1), second.permute(order).reshape(-1).to(first.dtype))

@@ -45,7 +45,7 @@ class StepReport:
         """Why the weights were not updated, in words."""
         if self.outcome is Outcome.UPDATED:
             return None
-        return self.outcome.value
+        return str(self.outcome.value)
 
 
 @final

@@ -66,7 +66,7 @@ def test_modifiers_say_how_votes_are_taken():
         ("greedy-0", TWO, "window"),
         ("Simple-C", "abc", "two domains"),
         ("fixed-0.5-0.6", TWO, "sum to 100"),
-        ("fixed-20-80", "abc", "2 weights; there are 3 domains"),
+        ("fixed-20-80", "abc", "needs 2 domains; there are 3"),
         ("equal+batch", TWO, "does not vote"),
         ("greedy-25+eval+batch", TWO, "must be of the form"),
         ("greedy-25+every-0", TWO, "must be of the form"),
@@ -131,7 +131,7 @@ def test_a_plus_says_how_votes_are_asked_for(name, kind, meta_test, every):
     assert type(weighting_of(name)) is type(weighting_of(name.partition("+")[0]))
 
 
-@pytest.mark.parametrize(("name", "fault"), [("shift-greedy", "two domains"), ("fixed-20-80", "there are 3 domains")])
+@pytest.mark.parametrize(("name", "fault"), [("shift-greedy", "two domains"), ("fixed-20-80", "needs 2 domains; there are 3")])
 def test_a_method_that_does_not_fit_the_domains_is_refused(name, fault):
     with pytest.raises(UserError, match=fault):
         make_weighting(Method.parse(name), ("a", "b", "c"))

@@ -43,10 +43,7 @@ _ALIASES = {
     r"Ours-C-(\d+)": r"conservative-\1",
     "Simple-G": "shift-greedy",
     "Simple-C": "shift-conservative",
-    "GroupDRO": "group-dro",
-    "DWA": "dwa",
-    "UW": "uw",
-    "FAMO": "famo",
+    **{"GroupDRO": "group-dro", "DWA": "dwa", "UW": "uw", "FAMO": "famo"},
 }
 _PAPER = {"greedy": "Ours-G", "conservative": "Ours-C", "shift-greedy": "Simple-G", "shift-conservative": "Simple-C"}
 _STATISTICS: dict[MetaTest, str] = {"eval": "running", "batch": "batch"}
@@ -97,9 +94,7 @@ class Method:
         'conservative-25+first-order+every-4'
         """
         base, *modifiers = text.split("+")
-        method = _parse_base(base)
-        if method is None:
-            raise _unknown_form(text)
+        method = _parse_base(base, text)
         if modifiers and not method.is_voting:
             raise UserError(f"method {text}: {base} does not vote, so {modifiers[0]!r} means nothing.")
         method = _with_modifiers(method, modifiers, text)
@@ -169,10 +164,9 @@ class Method:
     def _base_description(self) -> str:
         if self.kind == "fixed":
             return f"fixed weights of {', '.join(map(_as_text, self.percentages))} per cent"
-        if self.kind == "greedy":
-            return f"votes for the domain whose step serves all best; the last {self.window} count"
-        if self.kind == "conservative":
-            return f"votes for the domain whose step serves all least; the last {self.window} count"
+        if self.kind in get_args(VoteKind):
+            degree = "best" if self.kind == "greedy" else "least"
+            return f"votes for the domain whose step serves all {degree}; the last {self.window} count"
         if self.kind == "only":
             return f"trained on {self.domain} alone"
         return _DESCRIPTIONS.get(self.kind, "")
@@ -223,14 +217,13 @@ class Method:
             raise _unknown_form(self.label)
         self.trained_domains(domains)
         if self.kind == "fixed" and len(self.percentages) != len(domains):
-            count = len(self.percentages)
-            raise UserError(f"method {self.name} has {count} weights; there are {len(domains)} domains.")
+            raise UserError(f"method {self.name} needs {len(self.percentages)} domains; there are {len(domains)}.")
         if self.kind in get_args(ShiftKind) and len(domains) != 2:
             raise UserError(f"method {self.name} needs two domains; there are {len(domains)}.")
 
 
-def _parse_base(base: str) -> Method | None:
-    """Return the method of a name without modifiers; `None` where there is none of this form."""
+def _parse_base(base: str, text: str) -> Method:
+    """Return the method of a name without modifiers; `text` is the whole name, for messages."""
     name = _own_name(base)
     if name in (*get_args(PlainKind), *get_args(ShiftKind)):
         return Method(kind=cast("Kind", name))
@@ -243,15 +236,11 @@ def _parse_base(base: str) -> Method | None:
         return Method(kind=cast("VoteKind", match[1]), window=window)
     if match := re.fullmatch(r"(.+)-only", name):
         return Method(kind="only", domain=match[1])
-    return None
+    raise _unknown_form(text)
 
 
 def _own_name(base: str) -> str:
-    """Return the name that an alias stands for; any other name is returned as it is.
-
-    >>> _own_name("F10-T90"), _own_name("Ours-C-25"), _own_name("equal")
-    ('fixed-10-90', 'conservative-25', 'equal')
-    """
+    """Return the name that an alias stands for; any other name is returned as it is."""
     for pattern, name in _ALIASES.items():
         if match := re.fullmatch(pattern, base):
             return match.expand(name)
@@ -295,11 +284,7 @@ def _check_paper_order(base: str, domains: Sequence[str]) -> None:
 
 
 def _as_text(percentage: float) -> str:
-    """Return a percentage with all its decimals and no exponent, so that a name is read back as it was.
-
-    >>> _as_text(10.0), _as_text(12.345678)
-    ('10', '12.345678')
-    """
+    """Return a percentage with all its decimals and no exponent, so that a name is read back as it was."""
     return f"{percentage:.{_DECIMALS}f}".rstrip("0").removesuffix(".")
 
 
