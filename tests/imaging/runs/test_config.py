@@ -86,7 +86,7 @@ def test_a_method_is_given_by_any_of_its_names_and_stored_by_one():
         (["method=F90-T10", 'domains=["t1","flair"]'], "weighs flair and t1, in this order"),
         (['domains=["t1","flair"]', "method=F90-T10"], "weighs flair and t1, in this order"),
         (["method=greedy-25", "prior=1"], "method greedy-25: prior must be above 1"),
-        (["method=fixed-20-80", 'domains=["a","b","c"]'], "has 2 weights; there are 3 domains"),
+        (["method=fixed-20-80", 'domains=["a","b","c"]'], "needs 2 domains; there are 3"),
     ],
 )
 def test_a_method_must_fit_the_other_settings_in_any_order(settings, fault):

@@ -131,7 +131,9 @@ def test_a_plus_says_how_votes_are_asked_for(name, kind, meta_test, every):
     assert type(weighting_of(name)) is type(weighting_of(name.partition("+")[0]))
 
 
-@pytest.mark.parametrize(("name", "fault"), [("shift-greedy", "two domains"), ("fixed-20-80", "needs 2 domains; there are 3")])
+@pytest.mark.parametrize(
+    ("name", "fault"), [("shift-greedy", "two domains"), ("fixed-20-80", "needs 2 domains; there are 3")]
+)
 def test_a_method_that_does_not_fit_the_domains_is_refused(name, fault):
     with pytest.raises(UserError, match=fault):
         make_weighting(Method.parse(name), ("a", "b", "c"))
