@@ -61,9 +61,8 @@ def take_samples(tree: Tree, rows: slice | Sequence[int]) -> Tree:
             return leaf
         if isinstance(leaf, Tensor):
             return leaf[rows]
-        if isinstance(rows, slice):
-            return type(leaf)(leaf[rows])
-        return type(leaf)([leaf[row] for row in rows])
+        chosen = leaf[rows] if isinstance(rows, slice) else [leaf[row] for row in rows]
+        return type(leaf)(chosen)
 
     return _map(take, tree)
 
@@ -140,10 +139,8 @@ def split_samples(tree: Tree, sizes: Sequence[int]) -> list[Tree]:
     leaves = list(_leaves(tree))
     _check_outputs(tree, leaves, total=sum(sizes))
     parts_by_leaf = [_split_leaf(leaf, sizes) for leaf in leaves]
-    trees = []
-    for parts in zip(*parts_by_leaf, strict=True):  # the first part of every leaf, then the second of every leaf, …
-        trees.append(_with_leaves(tree, parts))
-    return trees
+    # Zipped: the first part of every leaf, then the second part of every leaf, …
+    return [_with_leaves(tree, parts) for parts in zip(*parts_by_leaf, strict=True)]
 
 
 def _check_outputs(tree: Tree, leaves: Sequence[Any], *, total: int) -> None:
@@ -172,10 +169,8 @@ def _split_leaf(leaf: Any, sizes: Sequence[int]) -> Sequence[Any]:
         return leaf.unsafe_split_with_sizes(list(sizes))
     if not _holds_samples(leaf):
         return [leaf] * len(sizes)
-    parts = []
-    for size, end in zip(sizes, itertools.accumulate(sizes), strict=True):
-        parts.append(type(leaf)(leaf[end - size : end]))
-    return parts
+    ends = itertools.accumulate(sizes)
+    return [type(leaf)(leaf[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
 
 
 def split_by_domain(batch: Tree, labels: Tensor | Sequence[int | str], domains: Sequence[str]) -> dict[str, Tree]:
@@ -259,10 +254,7 @@ def _signature(tree: Tree) -> Any:
     if _is_structure(tree):
         return (type(tree), *map(_signature, tree))
     if isinstance(tree, Mapping):
-        signatures = {}
-        for key, part in tree.items():
-            signatures[key] = _signature(part)
-        return (type(tree), signatures)
+        return (type(tree), {key: _signature(part) for key, part in tree.items()})
     if _holds_samples(tree):
         return type(tree)
     return tree
@@ -303,6 +295,5 @@ def _mapping_like(mapping: Any, values: dict[str, Any]) -> Any:
     if type(mapping) is dict or not isinstance(mapping, dict | UserDict):
         return values
     filled = copy.copy(mapping)
-    for key, value in values.items():
-        filled[key] = value
+    filled.update(values)
     return filled

@@ -18,7 +18,7 @@ def run(tmp_path_factory):
 def _quick(monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     monkeypatch.setattr("steelyard.imaging.predict.pipeline.find_ventricles", lambda scan, brain: None)
-    monkeypatch.setattr("steelyard.imaging.predict.cohort.draw_mosaic", lambda found, row: b"")
+    monkeypatch.setattr("steelyard.imaging.predict.cohort.draw_mosaic", lambda prediction, row: b"")
 
 
 @pytest.fixture

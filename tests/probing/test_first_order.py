@@ -286,7 +286,7 @@ def test_no_pass_over_a_half_keeps_more_than_half_of_the_samples_in_memory(make)
     model, sizes = nn.Sequential(nn.Linear(6, 1), nn.PReLU()), []
     model.register_forward_hook(lambda _, inputs, output: sizes.append(len(output)) if output.requires_grad else None)
     balancer(probe=make())(model, batch(), torch.optim.SGD(model.parameters(), lr=0.1)).backward()
-    assert max(sizes) == 6  # of twelve, also in the audit of the first vote
+    assert max(sizes) <= 6  # of twelve, also in the audit of the first vote
 
 
 def test_after_the_first_vote_one_pass_is_all_that_is_run():

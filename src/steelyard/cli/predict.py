@@ -48,7 +48,7 @@ class Predict(Command):
     def run(self) -> int:
         """List the scans, process them, say what failed."""
         from steelyard.cli.progress import sum_up, track, watch
-        from steelyard.imaging.predict import Network, Options, find_scans, predict
+        from steelyard.imaging.predict import Options, find_scans, predict
         from steelyard.imaging.scans.nifti import million_voxels
 
         if len(self.paths) < 2:
@@ -62,9 +62,8 @@ class Predict(Command):
             normalise=self.normalise,
             most_voxels=million_voxels(self.largest_scan),
         )
-        network = Network(run=self.run_directory, model=self.model)
         scans = find_scans(sources, contrast=self.contrast)
         seen: list[JobResult] = []
-        outcomes = predict(network, scans, out, options=options, workers=self.workers)
+        outcomes = predict(self.run_directory, scans, out, options=options, model=self.model, workers=self.workers)
         track(watch(outcomes, seen), total=len(scans), title="Predicting")
         return sum_up(seen, out, ready=f"of {len(scans)} scans are done")

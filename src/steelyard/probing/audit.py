@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -67,8 +68,8 @@ def audit(
 ) -> None:
     """Refuse a model whose samples meet in the forward pass, or whose loss reaches tensors elsewhere.
 
-    One pass over everything must give the losses of passes over the parts, and one over half of the samples the
-    gradients of its parts. A last layer of zeros hides from the losses what the gradients show.
+    One pass over everything must give the losses of passes over the parts; over half of each part, to save memory, also
+    their gradients. A last layer of zeros hides from the losses what the gradients show.
 
     Args:
         model: the live model.
@@ -82,7 +83,7 @@ def audit(
         replica = Replica(model, losses)
         copied, copied_losses = model_and_losses(replica)
         whole = {name: join_samples(domain_parts) for name, domain_parts in parts.items()}
-        same_gradients = _have_gradients_of_pieces(replica, whole, pieces=max(map(len, parts.values())), scaler=scaler)
+        same_gradients = _have_gradients_of_parts(replica, parts, scaler=scaler)
         with torch.no_grad():
             expected = _means_of_parts(copied, copied_losses, parts)
             tolerance = pass_rounding(next(iter(expected.values())))
@@ -114,19 +115,18 @@ def _means_of_parts(model: nn.Module, losses: Losses, parts: Parts) -> dict[str,
     return means
 
 
-def _have_gradients_of_pieces(
-    replica: Replica, whole: Mapping[str, Tree], *, pieces: int, scaler: GradScaler | None
-) -> bool:
-    """Whether one pass gives the gradients of separate ones; over half of the samples, to save memory."""
+def _have_gradients_of_parts(replica: Replica, parts: Parts, *, scaler: GradScaler | None) -> bool:
+    """Whether one pass over half of each part gives the gradients of separate passes over them."""
     model, losses = model_and_losses(replica)
-    some: dict[str, Tree] = {}
-    for name, samples in whole.items():
-        some[name] = take_samples(samples, slice(0, max(1, count_samples(samples) // 2)))
-    together = torch.stack(list(losses(model, some).values())).sum()
+    pieces: dict[str, list[Tree]] = {}
+    for name, domain_parts in parts.items():
+        pieces[name] = [take_samples(part, slice(0, max(1, count_samples(part) // 2))) for part in domain_parts]
+    joined = {name: join_samples(domain_pieces) for name, domain_pieces in pieces.items()}
+    together = torch.stack(list(losses(model, joined).values())).sum()
     _check_leaves(together, replica.parameters.values())
     leaves = [parameter for parameter in replica.parameters.values() if parameter.requires_grad]
     gradients, _ = take_gradients(together, leaves, scaler=scaler)
-    separate = torch.stack([_loss_in_pieces(model, losses, name, some[name], pieces) for name in some]).sum()
+    separate = torch.stack(list(_means_of_parts(model, losses, pieces).values())).sum()
     expected, _ = take_gradients(separate, leaves, scaler=scaler)
     # Other kernels for other numbers of samples round differently, and that switches activations and maxima near a tie:
     # 3 % of the gradients of an untrained U-Net on noise.
@@ -134,30 +134,15 @@ def _have_gradients_of_pieces(
     return are_close(gradients, expected, tolerance=tolerance)
 
 
-def _loss_in_pieces(model: nn.Module, losses: Losses, name: str, samples: Tree, pieces: int) -> Tensor:
-    """A domain's loss where each piece of its samples has a pass of its own."""
-    size = count_samples(samples)
-    middle = size // 2
-    if pieces == 1 or size == 1:
-        return losses(model, {name: samples})[name]  # type: ignore[no-any-return]
-    first, second = take_samples(samples, slice(0, middle)), take_samples(samples, slice(middle, size))
-    if losses.follow_outputs:
-        outputs = [losses.outputs(model, {name: part})[name] for part in (first, second)]
-        return losses.of({name: join_samples(outputs)}, {name: samples})[name]
-    share = middle / size
-    loss: Tensor = share * losses(model, {name: first})[name] + (1 - share) * losses(model, {name: second})[name]
-    return loss
-
-
 def check_same_losses(wholes: Mapping[str, Tensor], means: Mapping[str, Tensor], *, tolerance: float) -> None:
     """Refuse the first domain whose loss over all samples is not the mean of its parts', up to rounding.
 
     The tolerance is relative to the loss itself, and to a thousandth of the largest, for one whose terms cancel.
     """
-    values = {name: (float(loss), float(means[name])) for name, loss in wholes.items()}
-    finite = [abs(value) for pair in values.values() for value in pair if math.isfinite(value)]
-    for name, (whole, mean) in values.items():
-        scale = max(abs(whole), max(finite, default=0.0) / 1000)
+    pairs = [(float(loss), float(means[name])) for name, loss in wholes.items()]
+    largest = max(map(abs, filter(math.isfinite, chain(*pairs))), default=0.0)
+    for name, (whole, mean) in zip(wholes, pairs, strict=True):
+        scale = max(abs(whole), largest / 1000)
         if math.isfinite(whole) and not abs(whole - mean) <= tolerance * scale:
             raise CannotShareError(
                 f"the loss of domain {name!r} over all samples is {whole:.6g}, and {mean:.6g} as a mean of halves"
@@ -166,7 +151,7 @@ def check_same_losses(wholes: Mapping[str, Tensor], means: Mapping[str, Tensor],
 
 def are_close(gradients: Gradients, expected: Gradients, *, tolerance: float) -> bool:
     """Whether gradients agree: no difference is larger than a part of its norm, and of a hundredth of the largest."""
-    norms = [0.0 if gradient is None else float(gradient.norm()) for gradient in gradients]
+    norms = [_distance(gradient, None) for gradient in gradients]
     largest = max(filter(math.isfinite, norms), default=0.0)
     for gradient, expectation, norm in zip(gradients, expected, norms, strict=True):
         if math.isfinite(norm) and not _distance(gradient, expectation) <= tolerance * (norm + largest / 100):
@@ -176,9 +161,12 @@ def are_close(gradients: Gradients, expected: Gradients, *, tolerance: float) ->
 
 def _distance(first: Tensor | None, second: Tensor | None) -> float:
     """The norm of the difference of two gradients, of which a missing one is zero."""
-    if first is None or second is None:
-        return sum(float(gradient.norm()) for gradient in (first, second) if gradient is not None)
-    return float((first - second).norm())
+    if first is not None and second is not None:
+        return float((first - second).norm())
+    remaining = second if first is None else first
+    if remaining is None:
+        return 0.0
+    return float(remaining.norm())
 
 
 def _have_same_gradients(loss: Tensor, other: Tensor, outputs: Sequence[Tensor]) -> bool:
@@ -190,7 +178,9 @@ def _have_same_gradients(loss: Tensor, other: Tensor, outputs: Sequence[Tensor])
         expected = torch.autograd.grad(other, outputs, allow_unused=True, materialize_grads=True)
     for gradient, expectation in zip(gradients, expected, strict=True):
         # Compared output by output: one with large gradients must not hide an error in another.
-        largest = expectation.abs().max() if expectation.numel() else torch.zeros(())
+        if not expectation.numel():
+            continue
+        largest = expectation.abs().max()
         if not bool(largest.isfinite()):
             continue  # nothing can be compared
         # Gradients of coarse outputs are computed in float32 as a rule, and rounded once.
@@ -214,7 +204,9 @@ def _of_a_loss(units: int, eps: float) -> float:
 def _cast_eps(loss: Tensor) -> float:
     """The rounding of autocast, 0 where it is off."""
     device = loss.device.type
-    return torch.finfo(torch.get_autocast_dtype(device)).eps if torch.is_autocast_enabled(device) else 0.0
+    if not torch.is_autocast_enabled(device):
+        return 0.0
+    return torch.finfo(torch.get_autocast_dtype(device)).eps
 
 
 def _check_fine(losses: Mapping[str, Tensor]) -> None:

@@ -11,25 +11,29 @@ from torch.optim import Optimizer
 from steelyard.batches import Tree
 from steelyard.measurement import Measurement
 from steelyard.probing.audit import audit, check_loss_is_mean
-from steelyard.probing.halves import Halves, halve, meta_tests
-from steelyard.probing.optimizer_step import HypotheticalSteps, Rule
+from steelyard.probing.halves import Halves, Split, halve, in_order, meta_tests
+from steelyard.probing.optimizer_step import HypotheticalSteps, Rule, check_model_is_used
 from steelyard.probing.passes import (
     GradientRows,
     HalfPasses,
     HalfTooSmallError,
     Leaves,
-    Pass,
-    check_model_is_used,
     explained_in_evaluation,
     leaves_of,
     model_and_losses,
     run_pass,
 )
-from steelyard.probing.probe import Finding, Losses
+from steelyard.probing.probe import Finding, Gradients, Losses
 from steelyard.probing.replica import Replica, preserved_random_states, random_states
-from steelyard.probing.sharing import Part, Reusing, check_traces, share
-from steelyard.probing.vmapped_passes import Vmapping, large_passes_refused, run_vmapped, slow_rules_raised
-from steelyard.probing.vote_probe import MetaTest, Split, VoteProbe
+from steelyard.probing.sharing import CannotShareError, Part, Reusing, check_traces, share
+from steelyard.probing.vmapped_passes import (
+    Vmapping,
+    check_passes_are_small,
+    run_vmapped,
+    slow_rules_raised,
+    stored_elements,
+)
+from steelyard.probing.vote_probe import MetaTest, VoteProbe
 
 
 class _Run(NamedTuple):
@@ -106,7 +110,7 @@ class FirstOrder(VoteProbe):
     def _measure(
         self, model: nn.Module, batch: Mapping[str, Tree], *, losses: Losses, optimizer: Optimizer
     ) -> Measurement | Finding:
-        halves = halve(batch, seed=int(self.steps) if self.split == "random" else None)
+        halves = halve(batch, split=self.split, seed=int(self.steps))
         nothing = Measurement.nothing(len(losses.domains))
         if len(halves) < 2:
             return nothing
@@ -131,12 +135,16 @@ class FirstOrder(VoteProbe):
         drawn = random_states(vote.model.parameters()) != states
         if not self.reuse.holds(lambda: self._check_passes(vote, passes, replica, drawn=drawn)):
             return None
-        check_model_is_used(passes.train_gradients, leaves)
-        total = passes.test_gradients.weighted_sum([1.0] * len(vote.halves))
-        slopes = vote.steps.slopes(passes.train_gradients, total, replica, leaves)
-        values = _hypothetical_losses(passes.test_losses, slopes, vote.halves)
+        count = len(vote.halves)
+        trained, tested = passes.gradients.part(0, count), passes.gradients.part(count, 2 * count)
+        check_model_is_used(trained, leaves)
+        slopes = vote.steps.slopes(trained, tested.weighted_sum([1.0] * count), replica, leaves)
+        values = _hypothetical_losses(passes.losses[count:], slopes, vote.halves)
         rest = {name: (1.0, samples) for name, samples in batch.items() if name not in vote.halves}
-        shared = share(_parts(passes, vote.halves), passes.gradients, leaves.live, rest=rest)
+        parts = []
+        for half, loss in zip(in_order(vote.halves), passes.losses, strict=True):
+            parts.append(Part(half.domain, half.share, loss))
+        shared = share(parts, passes.gradients, leaves.live, rest=rest)
         return Finding(Measurement.by_name(values, vote.losses.domains), shared)
 
     def _measure_apart(self, vote: _Vote) -> Measurement:
@@ -160,25 +168,31 @@ class FirstOrder(VoteProbe):
 
     def _run_halves(self, vote: _Vote) -> _Run:
         """One pass over each half: all at once where that works and pays, else one by one."""
-        replica, leaves = self._replica(vote, everything=True)
-        if self.scaler is not None or not self.vmapping.applies_to(vote.losses, vote.halves, leaves):
+        if self.scaler is not None or not self.vmapping.applies_to(vote.model, vote.losses, vote.halves):
             return self._run_one_by_one(vote)
-        if self.vmapping.is_verified(vote.model, self.vote_number):
-            try:
-                return _Run(run_vmapped(replica, vote.halves, leaves), replica, leaves)
-            except Exception as error:
-                self.vmapping.refuse(error)
-                return self._run_one_by_one(vote)
-        separate: _Run | None = None
+        verified = self.vmapping.is_verified(vote.model, self.vote_number)
+        return self._run_vmapped(vote) if verified else self._run_both(vote)
+
+    def _run_vmapped(self, vote: _Vote) -> _Run:
+        """All halves at once; one by one after an error."""
+        replica, leaves = self._replica(vote, everything=True)
         try:
-            with large_passes_refused(leaves, 2 * len(vote.halves)):
-                separate = self._run_one_by_one(vote)
+            return _Run(run_vmapped(replica, vote.halves, leaves), replica, leaves)
+        except Exception as error:
+            self.vmapping.refuse(error)
+        return self._run_one_by_one(vote)
+
+    def _run_both(self, vote: _Vote) -> _Run:
+        """All halves at once if that gives what one by one gives, else one by one."""
+        with stored_elements(vote.model.parameters()) as sizes:
+            separate = self._run_one_by_one(vote)
+        replica, leaves = self._replica(vote, everything=True)
+        try:
+            check_passes_are_small(sizes, 2 * len(vote.halves))
             with slow_rules_raised():
                 passes = run_vmapped(replica, vote.halves, leaves)
             self.vmapping.verify(vote.model, passes, separate.passes)
         except Exception as error:
-            if separate is None:  # not an error of vmap
-                raise
             self.vmapping.refuse(error)
             return separate
         return _Run(passes, replica, leaves)
@@ -186,22 +200,7 @@ class FirstOrder(VoteProbe):
     def _run_one_by_one(self, vote: _Vote) -> _Run:
         """One pass over each half."""
         replica, leaves = self._replica(vote, everything=True)
-        trained: list[Pass] = []
-        tested: list[Pass] = []
-        for name, half in vote.halves.items():
-            trained.append(run_pass(replica, {name: half.meta_train}, leaves, scaler=self.scaler))
-            tested.append(run_pass(replica, {name: half.meta_test}, leaves, scaler=self.scaler))
-        domains = list(vote.halves)
-        halves = list(zip([*domains, *domains], [*trained, *tested], strict=True))
-        outputs = [half_pass.outputs[name] for name, half_pass in halves if half_pass.outputs is not None]
-        passes = HalfPasses(
-            domains=domains,
-            losses=[half_pass.losses[name] for name, half_pass in halves],
-            outputs=outputs or None,
-            gradients=GradientRows.separate([half_pass.gradients for _, half_pass in halves]),
-            overflowed=any(half_pass.overflowed for _, half_pass in halves),
-        )
-        return _Run(passes, replica, leaves)
+        return _Run(_run_one_by_one(replica, vote.halves, leaves, scaler=self.scaler), replica, leaves)
 
     def _replica(self, vote: _Vote, *, everything: bool) -> tuple[Replica, Leaves]:
         """A fresh replica; only steps that are not linear in the gradient are taken on it."""
@@ -211,10 +210,12 @@ class FirstOrder(VoteProbe):
     def _check_passes(self, vote: _Vote, passes: HalfPasses, replica: Replica, *, drawn: bool) -> None:
         """Refuse to share where the outer loss is not the mean of the halves' losses."""
         check_traces(replica, drawn=drawn)
-        if passes.outputs is not None:
-            count = len(passes.domains)
-            train_outputs = dict(zip(passes.domains, passes.outputs[:count], strict=True))
-            test_outputs = dict(zip(passes.domains, passes.outputs[count:], strict=True))
+        if self.vmapping.saw_data_dependence and self.reuse.setting == "detect":
+            raise CannotShareError("the forward pass branches on values of the batch, so that samples may meet")
+        if passes.outputs:
+            count = len(vote.halves)
+            train_outputs = dict(zip(vote.halves, passes.outputs[:count], strict=True))
+            test_outputs = dict(zip(vote.halves, passes.outputs[count:], strict=True))
             check_loss_is_mean(vote.losses, vote.halves, train_outputs, test_outputs)
         if self.reuse.needs_audit(vote.model, self.vote_number):
             parts = {name: half[:2] for name, half in vote.halves.items()}
@@ -230,8 +231,20 @@ def _hypothetical_losses(
     return {name: level + slope for name, slope in zip(halves, slopes, strict=True)}
 
 
-def _parts(passes: HalfPasses, halves: Mapping[str, Halves]) -> list[Part]:
-    """The halves, in the order of the passes, as parts of their domains' losses."""
-    trained = [Part(name, half.share, loss) for (name, half), loss in zip(halves.items(), passes.train_losses)]
-    tested = [Part(name, 1 - half.share, loss) for (name, half), loss in zip(halves.items(), passes.test_losses)]
-    return trained + tested
+def _run_one_by_one(
+    replica: Replica, halves: Mapping[str, Halves], leaves: Leaves, *, scaler: GradScaler | None
+) -> HalfPasses:
+    """One pass over each half."""
+    half_losses: list[Tensor] = []
+    half_outputs: list[Tree] = []
+    gradients: list[Gradients] = []
+    overflowed = False
+    for half in in_order(halves):
+        half_pass = run_pass(replica, {half.domain: half.samples}, leaves, scaler=scaler)
+        half_losses.append(half_pass.losses[half.domain])
+        gradients.append(half_pass.gradients)
+        overflowed |= half_pass.overflowed
+        if half_pass.outputs is not None:
+            half_outputs.append(half_pass.outputs[half.domain])
+    rows = GradientRows.separate(gradients)
+    return HalfPasses(half_losses, half_outputs, rows, overflowed)

@@ -31,17 +31,22 @@ class Gathering(nn.Module):
     def add(self, batch: Mapping[str, Tree]) -> None:
         """Take in a batch; beyond enough, older samples give way."""
         for name, domain_batch in batch.items():
-            older = [self.kept[name]] if name in self.kept and can_join([self.kept[name], domain_batch]) else []
-            joined = join_samples([*older, domain_batch])
+            joined = domain_batch
+            if name in self.kept and can_join([self.kept[name], domain_batch]):
+                joined = join_samples([self.kept[name], domain_batch])
             size, most = count_samples(joined), max(self.enough, count_samples(domain_batch))
             self.kept[name] = clone_samples(take_samples(joined, slice(max(size - most, 0), size)))
 
     def take(self) -> dict[str, Tree]:
         """The domains that have enough, if they are at least two, to start anew for them; else none."""
-        ready = {name: kept for name, kept in self.kept.items() if count_samples(kept) >= self.enough}
+        ready: dict[str, Tree] = {}
+        waiting: dict[str, Tree] = {}
+        for name, samples in self.kept.items():
+            domains = ready if count_samples(samples) >= self.enough else waiting
+            domains[name] = samples
         if len(ready) < 2:
             return {}
-        self.kept = {name: kept for name, kept in self.kept.items() if name not in ready}
+        self.kept = waiting
         return ready
 
     def get_extra_state(self) -> dict[str, Any]:

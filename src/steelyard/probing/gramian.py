@@ -1,7 +1,7 @@
 """The inner products of the domains' gradients."""
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import nn
@@ -11,13 +11,12 @@ from torch.optim import Optimizer
 from steelyard.batches import Tree
 from steelyard.measurement import Measurement, Statistic
 from steelyard.probing.audit import audit
-from steelyard.probing.optimizer_step import innermost
+from steelyard.probing.optimizer_step import check_model_is_used, innermost
 from steelyard.probing.passes import (
     GradientRows,
     HalfTooSmallError,
     Leaves,
     Pass,
-    check_model_is_used,
     leaves_of,
     run_pass,
 )
@@ -59,32 +58,39 @@ class Gramian(Probe):
         sharing = self.reuse.may_begin(model, losses, scaler=self.scaler)
         replica = Replica(model, losses)
         leaves = leaves_of(replica, innermost(optimizer), everything=sharing)
-        passes: dict[str, Pass] = {}
-        drawn = False
-        for name, samples in batch.items():
-            with preserved_random_states(leaves.live):
-                states = random_states(leaves.live) if sharing else []
-                try:
-                    passes[name] = run_pass(replica, {name: samples}, leaves, scaler=self.scaler)
-                except HalfTooSmallError:
-                    return _measurement({}, leaves, losses.domains)
-                drawn |= sharing and random_states(leaves.live) != states
-        gradients = GradientRows.separate([domain_pass.gradients for domain_pass in passes.values()])
-        check_model_is_used(gradients, leaves)
+        states = random_states(leaves.live)
+        try:
+            passes, drawn = self._run_domains(replica, batch, leaves, states)
+        except HalfTooSmallError:
+            return _measurement({}, leaves, losses.domains)
+        gradients = {name: domain_pass.gradients for name, domain_pass in passes.items()}
+        rows = GradientRows.separate(list(gradients.values()))
+        check_model_is_used(rows, leaves)
 
         def check() -> None:
             check_traces(replica, drawn=drawn)
             if self.reuse.needs_audit(model, self.vote_number):
-                parts = {name: [samples] for name, samples in batch.items()}
-                audit(model, losses, parts, scaler=self.scaler, reuse=self.reuse, evaluating=False)
+                whole = {name: [samples] for name, samples in batch.items()}
+                audit(model, losses, whole, scaler=self.scaler, reuse=self.reuse, evaluating=False)
 
         shared: Shared | None = None
         overflowed = any(domain_pass.overflowed for domain_pass in passes.values())
         if sharing and not overflowed and self.reuse.holds(check):
             parts = [Part(name, 1.0, domain_pass.losses[name]) for name, domain_pass in passes.items()]
-            shared = share(parts, gradients, leaves.live, rest={})
-        gradients_by_domain = {name: domain_pass.gradients for name, domain_pass in passes.items()}
-        return Finding(_measurement(gradients_by_domain, leaves, losses.domains), shared)
+            shared = share(parts, rows, leaves.live, rest={})
+        return Finding(_measurement(gradients, leaves, losses.domains), shared)
+
+    def _run_domains(
+        self, replica: Replica, batch: Mapping[str, Tree], leaves: Leaves, states: list[Any]
+    ) -> tuple[dict[str, Pass], bool]:
+        """One pass over each domain, all from the same random states, and whether one of them draws numbers."""
+        passes: dict[str, Pass] = {}
+        drawn = False
+        for name, samples in batch.items():
+            with preserved_random_states(leaves.live):
+                passes[name] = run_pass(replica, {name: samples}, leaves, scaler=self.scaler)
+                drawn |= random_states(leaves.live) != states
+        return passes, drawn
 
     def extra_repr(self) -> str:
         """The settings, for `print(balancer)`."""

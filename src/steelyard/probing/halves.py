@@ -1,11 +1,13 @@
 """Meta-train and meta-test halves of each domain's batch."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
 from steelyard.batches import Tree, count_samples, join_samples, take_samples
+
+Split = Literal["first", "random"]
 
 
 class Halves(NamedTuple):
@@ -32,23 +34,38 @@ class Halves(NamedTuple):
         return join_samples([self.meta_train, self.meta_test])
 
 
-def halve(batch: Mapping[str, Tree], *, seed: int | None = None) -> dict[str, Halves]:
+class Half(NamedTuple):
+    """One half of one domain's samples, and its share in the domain's loss."""
+
+    domain: str
+    samples: Tree
+    share: float
+
+
+def halve(batch: Mapping[str, Tree], *, split: Split = "first", seed: int = 0) -> dict[str, Halves]:
     """Divide the batch of every domain that has at least two samples.
 
-    m = ⌊min_d n_d / 2⌋ samples of each are meta-train, the rest meta-test: the first m, as the authors'
-    code has it, or, if there is a seed, m drawn at random, as the paper says.
+    m = ⌊min_d n_d / 2⌋ samples of each are meta-train, the rest meta-test.
+
+    Args:
+        batch: each domain's samples.
+        split: which samples are meta-train: the `first` m, as in the authors' code, or m at `random`, as in the paper.
+        seed: of a random split.
     """
-    sizes = {name: count_samples(domain_batch) for name, domain_batch in batch.items()}
-    sizes = {name: size for name, size in sizes.items() if size >= 2}
+    sizes: dict[str, int] = {}
+    for name, samples in batch.items():
+        size = count_samples(samples)
+        if size >= 2:
+            sizes[name] = size
     if not sizes:
         return {}
     m = min(sizes.values()) // 2
-    generator = torch.Generator().manual_seed(seed or 0)
+    generator = torch.Generator().manual_seed(seed)
     halves: dict[str, Halves] = {}
     for name, size in sizes.items():
         meta_train: slice | list[int] = slice(0, m)
         meta_test: slice | list[int] = slice(m, size)
-        if seed is not None:
+        if split == "random":
             order = torch.randperm(size, generator=generator).tolist()
             meta_train, meta_test = order[:m], order[m:]
         samples = batch[name]
@@ -59,3 +76,10 @@ def halve(batch: Mapping[str, Tree], *, seed: int | None = None) -> dict[str, Ha
 def meta_tests(halves: Mapping[str, Halves]) -> dict[str, Tree]:
     """The half of every domain that steps are judged by."""
     return {name: half.meta_test for name, half in halves.items()}
+
+
+def in_order(halves: Mapping[str, Halves]) -> list[Half]:
+    """All meta-train halves, then all meta-test halves."""
+    trains = [Half(name, half.meta_train, half.share) for name, half in halves.items()]
+    tests = [Half(name, half.meta_test, 1 - half.share) for name, half in halves.items()]
+    return trains + tests

@@ -5,20 +5,18 @@ from typing import NamedTuple, final
 
 import torch
 from torch import Tensor, nn
-from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from steelyard.batches import Tree
 from steelyard.measurement import Measurement
 from steelyard.probing.audit import audit, check_loss_is_mean
 from steelyard.probing.halves import Halves, halve, meta_tests
-from steelyard.probing.optimizer_step import HypotheticalSteps, Rule
+from steelyard.probing.optimizer_step import HypotheticalSteps, check_model_is_used
 from steelyard.probing.passes import (
     GradientRows,
     HalfTooSmallError,
     Leaves,
     Pass,
-    check_model_is_used,
     explained_in_evaluation,
     leaves_of,
     model_and_losses,
@@ -26,8 +24,8 @@ from steelyard.probing.passes import (
 )
 from steelyard.probing.probe import Finding, Losses, Shared
 from steelyard.probing.replica import Replica, preserved_random_states, random_states
-from steelyard.probing.sharing import Part, Reusing, check_traces, share
-from steelyard.probing.vote_probe import MetaTest, Split, VoteProbe
+from steelyard.probing.sharing import Part, check_traces, share
+from steelyard.probing.vote_probe import VoteProbe
 
 
 class _Trial(NamedTuple):
@@ -75,25 +73,10 @@ class InnerLoop(VoteProbe):
     )
     """
 
-    def __init__(
-        self,
-        *,
-        step: Rule = "optimizer",
-        meta_test: MetaTest = "eval",
-        split: Split = "first",
-        every: int = 1,
-        gather: bool | int = False,
-        scaler: GradScaler | None = None,
-        reuse: Reusing = False,
-    ) -> None:
-        super().__init__(
-            step=step, meta_test=meta_test, split=split, every=every, gather=gather, scaler=scaler, reuse=reuse
-        )
-
     def _measure(
         self, model: nn.Module, batch: Mapping[str, Tree], *, losses: Losses, optimizer: Optimizer
     ) -> Measurement | Finding:
-        halves = halve(batch, seed=int(self.steps) if self.split == "random" else None)
+        halves = halve(batch, split=self.split, seed=int(self.steps))
         nothing = Measurement.nothing(len(losses.domains))
         if len(halves) < 2:
             return nothing
@@ -127,7 +110,7 @@ class InnerLoop(VoteProbe):
     ) -> _Trial:
         """Take the favoured domain's step, and judge it by all domains' meta-test losses."""
         leaves = leaves_of(replica, steps.optimizer, everything=sharing)
-        states = random_states(leaves.live) if sharing else []
+        states = random_states(leaves.live)
         trained = run_pass(replica, {favoured: halves[favoured].meta_train}, leaves, scaler=self.scaler)
         shareable = False
         if sharing and not trained.overflowed:
@@ -176,5 +159,7 @@ def _rest(batch: Mapping[str, Tree], halves: Mapping[str, Halves]) -> dict[str, 
     """The samples left to the outer step, and their shares: the meta-test halves, and domains without halves."""
     rest: dict[str, tuple[float, Tree]] = {}
     for name, samples in batch.items():
-        rest[name] = (1 - halves[name].share, halves[name].meta_test) if name in halves else (1.0, samples)
+        rest[name] = (1.0, samples)
+        if name in halves:
+            rest[name] = (1 - halves[name].share, halves[name].meta_test)
     return rest

@@ -44,7 +44,9 @@ class HypotheticalSteps:
         # An optimizer that is not torch's own may write into the gradients, which are used again.
         writes = not type(self.optimizer).__module__.startswith("torch.optim.")
         for leaf, gradient in zip(leaves.replicas, gradients, strict=True):
-            leaf.grad = gradient.clone() if writes and gradient is not None else gradient
+            leaf.grad = gradient
+            if writes and gradient is not None:
+                leaf.grad = gradient.clone()
         if self._rule == "sgd":
             take_sgd_step(self.optimizer, replica.parameters)
         else:
@@ -113,8 +115,9 @@ def _optimizer_replica(optimizer: Optimizer, replicas: Mapping[Tensor, Tensor]) 
     """An optimizer of the same class, settings and state, which steps the replicas and fires no hook."""
     copied: Any = object.__new__(type(optimizer))
     for name, value in vars(optimizer).items():
-        is_container = isinstance(value, list | dict | set | deque)
-        copied.__dict__[name] = copy.copy(value) if is_container else value
+        if isinstance(value, list | dict | set | deque):
+            value = copy.copy(value)
+        copied.__dict__[name] = value
     copied._optimizer_step_pre_hooks = OrderedDict()  # torch 2.13; without them, the live optimizer's would fire
     copied._optimizer_step_post_hooks = OrderedDict()
     copied.param_groups = [_group_replica(group, replicas) for group in optimizer.param_groups]
@@ -198,18 +201,27 @@ def linear_slopes(
 ) -> list[Tensor]:
     """⟨Δ_d, G⟩ for each domain; a parameter that a domain has no gradient for is not stepped at all."""
     columns = [steps.get(live, _NO_STEP) for live in leaves.live]
-    directions: list[Tensor | None] = []  # G for the parameters that are stepped
-    for gradient, step in zip(total, columns, strict=True):
-        directions.append(None if step is _NO_STEP else gradient)
-    factors = torch.tensor([step.factor for step in columns], dtype=torch.float64)
+    directions = list(total)  # G for the parameters that are stepped
+    for number, step in enumerate(columns):
+        if step is _NO_STEP:
+            directions[number] = None
+    coefficients = torch.tensor([step[:3] for step in columns], dtype=torch.float64)
+    factors, decays, inertias = coefficients.unbind(dim=1)
     slopes = trained.products(directions) @ factors
     # Weight decay and momentum move a parameter the same way whatever its gradient.
     drift = torch.zeros_like(factors)
-    decays = torch.tensor([step.decay for step in columns], dtype=torch.float64)
     if decays.any():
         drift += decays * GradientRows.separate([leaves.live]).products(directions)[0]
-    inertias = torch.tensor([step.inertia for step in columns], dtype=torch.float64)
     if inertias.any():
         drift += inertias * GradientRows.separate([[step.buffer for step in columns]]).products(directions)[0]
     slopes += torch.where(trained.present(), drift, 0.0).sum(1)
     return list(slopes)
+
+
+def check_model_is_used(gradients: GradientRows, leaves: Leaves) -> None:
+    """Refuse an objective that runs another model than it is given."""
+    if not bool(gradients.present()[:, leaves.stepped].any()):
+        raise ValueError(
+            "no domain's loss depends on the parameters that the optimizer steps. An objective must run the model "
+            "that it is given as its first argument."
+        )

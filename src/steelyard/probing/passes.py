@@ -1,9 +1,9 @@
 """A pass over samples on a replica: its losses, outputs and gradients."""
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import NamedTuple, final
 
 import torch
@@ -40,8 +40,8 @@ class Pass(NamedTuple):
         losses: each domain's loss, detached.
         outputs: each domain's outputs, detached; `None` for an objective.
         gradients: of the summed losses, one for each leaf.
-        overflowed: whether the gradients overflow under the outer loop's scale, so that a lower one was used. A vote can
-            use them. The outer step cannot: its scaler has to see the overflow.
+        overflowed: whether the gradients overflow under the outer loop's scale, so that a lower one was used. A vote
+            can use them. The outer step cannot: its scaler has to see the overflow.
     """
 
     losses: dict[str, Tensor]
@@ -51,31 +51,36 @@ class Pass(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Gradients of consecutive losses, stacked: one tensor for each parameter, whose first dimension is the losses."""
+    """Gradients of consecutive losses: for each parameter that they depend on, those of all losses, stacked."""
 
     losses: int
-    columns: Sequence[Tensor | None]
+    columns: Mapping[int, Tensor]  # by the number of the parameter; the first dimension is the losses
 
 
 @final
 class GradientRows:
     """Gradients of several losses: one row for each loss, one column for each parameter."""
 
-    def __init__(self, chunks: Sequence[Chunk]) -> None:
+    def __init__(self, chunks: Sequence[Chunk], columns: int) -> None:
         self._chunks = chunks
+        self._columns = columns
 
     @classmethod
     def separate(cls, rows: Sequence[Gradients]) -> "GradientRows":
         """Of rows that were computed one by one."""
         chunks = []
         for row in rows:
-            chunks.append(Chunk(1, [None if gradient is None else gradient.unsqueeze(0) for gradient in row]))
-        return cls(chunks)
+            columns = {number: gradient.unsqueeze(0) for number, gradient in enumerate(row) if gradient is not None}
+            chunks.append(Chunk(1, columns))
+        return cls(chunks, len(rows[0]))
 
     def row(self, index: int) -> Gradients:
         """The gradients of one loss."""
         (chunk,) = self.part(index, index + 1)._chunks
-        return [None if column is None else column[0] for column in chunk.columns]
+        gradients: list[Tensor | None] = [None] * self._columns
+        for number, stacked in chunk.columns.items():
+            gradients[number] = stacked[0]
+        return gradients
 
     def part(self, start: int, stop: int) -> "GradientRows":
         """Consecutive rows."""
@@ -84,22 +89,21 @@ class GradientRows:
         for chunk in self._chunks:
             first, last = max(start - offset, 0), min(stop - offset, chunk.losses)
             if first < last:
-                columns = [None if column is None else column[first:last] for column in chunk.columns]
+                columns = {number: stacked[first:last] for number, stacked in chunk.columns.items()}
                 chunks.append(Chunk(last - first, columns))
             offset += chunk.losses
-        return GradientRows(chunks)
+        return GradientRows(chunks, self._columns)
 
     def weighted_sum(self, factors: Sequence[float]) -> Gradients:
         """Σ_r c_r g_r for each parameter; `None` where no row has a gradient."""
-        total: list[Tensor | None] = [None] * len(self._chunks[0].columns)
+        total: list[Tensor | None] = [None] * self._columns
         offset = 0
         with torch.no_grad():
             for chunk in self._chunks:
                 chunk_factors = factors[offset : offset + chunk.losses]
                 offset += chunk.losses
-                for index, column in enumerate(chunk.columns):
-                    if column is not None:
-                        total[index] = _add_weighted(total[index], column, chunk_factors)
+                for number, stacked in chunk.columns.items():
+                    total[number] = _add_weighted(total[number], stacked, chunk_factors)
         return total
 
     def products(self, direction: Gradients) -> Tensor:
@@ -107,10 +111,11 @@ class GradientRows:
         tables = []
         for chunk in self._chunks:
             products: dict[int, Tensor] = {}  # by column
-            for index, (column, along) in enumerate(zip(chunk.columns, direction, strict=True)):
-                if column is not None and along is not None:
-                    products[index] = _inner_products(column, along)
-            table = torch.zeros(chunk.losses, len(direction), dtype=torch.float64)
+            for number, stacked in chunk.columns.items():
+                along = direction[number]
+                if along is not None:
+                    products[number] = _inner_products(stacked, along)
+            table = torch.zeros(chunk.losses, self._columns, dtype=torch.float64)
             if products:
                 # One answer from the device, not one for each parameter.
                 table[:, list(products)] = torch.stack(list(products.values()), dim=1).to("cpu", torch.float64)
@@ -119,19 +124,25 @@ class GradientRows:
 
     def present(self) -> Tensor:
         """Which rows have a gradient for which columns."""
-        rows = []
+        tables = []
         for chunk in self._chunks:
-            rows += [[column is not None for column in chunk.columns]] * chunk.losses
-        return torch.tensor(rows)
+            table = torch.zeros(chunk.losses, self._columns, dtype=torch.bool)
+            table[:, list(chunk.columns)] = True
+            tables.append(table)
+        return torch.cat(tables)
 
 
 def _add_weighted(total: Tensor | None, stacked: Tensor, factors: Sequence[float]) -> Tensor:
-    """total + Σ_r c_r g_r, in place where there is a total."""
+    """Total + Σ_r c_r g_r, in place where there is a total."""
     if len(factors) == 1:
-        return stacked[0] * factors[0] if total is None else total.add_(stacked[0], alpha=factors[0])
+        if total is None:
+            return stacked[0] * factors[0]
+        return total.add_(stacked[0], alpha=factors[0])
     weights = torch.tensor(factors, dtype=stacked.dtype, device=stacked.device)
     weighted = (weights @ stacked.reshape(len(stacked), -1)).view(stacked.shape[1:])  # reads each gradient once
-    return weighted if total is None else total.add_(weighted)
+    if total is None:
+        return weighted
+    return total.add_(weighted)
 
 
 def _inner_products(stacked: Tensor, direction: Tensor) -> Tensor:
@@ -143,43 +154,20 @@ def _inner_products(stacked: Tensor, direction: Tensor) -> Tensor:
     return stacked.reshape(len(stacked), -1) @ direction.reshape(-1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class HalfPasses:
+class HalfPasses(NamedTuple):
     """One pass over each half of each domain: first all meta-train halves, then all meta-test halves.
 
     Attributes:
-        domains: the names of the domains.
         losses: the loss on each half, detached.
-        outputs: the outputs for each half; `None` for an objective.
+        outputs: the outputs for each half; empty for an objective.
         gradients: one row for each half.
         overflowed: whether gradients overflow under the outer loop's scale.
     """
 
-    domains: Sequence[str]
     losses: Sequence[Tensor]
-    outputs: Sequence[Tree] | None
+    outputs: Sequence[Tree]
     gradients: GradientRows
     overflowed: bool = False
-
-    @property
-    def train_gradients(self) -> GradientRows:
-        """The rows of the meta-train halves."""
-        return self.gradients.part(0, len(self.domains))
-
-    @property
-    def test_gradients(self) -> GradientRows:
-        """The rows of the meta-test halves."""
-        return self.gradients.part(len(self.domains), 2 * len(self.domains))
-
-    @property
-    def train_losses(self) -> Sequence[Tensor]:
-        """The losses on the meta-train halves."""
-        return self.losses[: len(self.domains)]
-
-    @property
-    def test_losses(self) -> Sequence[Tensor]:
-        """The losses on the meta-test halves."""
-        return self.losses[len(self.domains) :]
 
 
 def inner(first: Tensor, second: Tensor) -> Tensor:
@@ -190,6 +178,8 @@ def inner(first: Tensor, second: Tensor) -> Tensor:
         second = second.to_dense()
     if first.is_complex():
         first, second = torch.view_as_real(first.resolve_conj()), torch.view_as_real(second.resolve_conj())
+    if first.is_contiguous() and second.is_contiguous() and first.dtype == second.dtype:
+        return torch.dot(first.view(-1), second.view(-1))
     # Dimensions in the order in which they lie in memory, outermost first.
     order = sorted(range(first.dim()), key=first.stride, reverse=True)
     return torch.dot(first.permute(order).reshape(-1), second.permute(order).reshape(-1).to(first.dtype))
@@ -204,7 +194,9 @@ def model_and_losses(replica: Replica) -> tuple[nn.Module, Losses]:
 
 def leaves_of(replica: Replica, optimizer: Optimizer, *, everything: bool) -> Leaves:
     """The trainable parameters that the optimizer steps, or everything trainable."""
-    stepped = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+    stepped: set[Tensor] = set()
+    for group in optimizer.param_groups:
+        stepped.update(group["params"])
     leaves = Leaves([], [], [])
     for live, copied in replica.parameters.items():
         if live.requires_grad and (everything or live in stepped):
@@ -299,19 +291,11 @@ def explained_in_evaluation(evaluating: bool) -> Iterator[None]:
 
 def _is_about_the_machine(error: Exception) -> bool:
     """Whether memory or a device has failed, for which no mode is the cause."""
-    texts = ("allocate memory", "out of memory", "CUDA error", "cuDNN", "CUBLAS")
-    return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in texts)
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    return re.search("allocate memory|out of memory|CUDA error|cuDNN|CUBLAS", str(error)) is not None
 
 
 def detached(losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The losses outside automatic differentiation."""
     return {name: loss.detach() for name, loss in losses.items()}
-
-
-def check_model_is_used(gradients: GradientRows, leaves: Leaves) -> None:
-    """Refuse an objective that runs another model than it is given."""
-    if not bool(gradients.present()[:, leaves.stepped].any()):
-        raise ValueError(
-            "no domain's loss depends on the parameters that the optimizer steps. An objective must run the model "
-            "that it is given as its first argument."
-        )

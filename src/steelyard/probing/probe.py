@@ -111,18 +111,23 @@ class Probe(nn.Module, ABC):
     ) -> Measurement | None:
         """Count a step; measure if a measurement is due, else return `None`."""
         finding = self.find(model, batch, losses=losses, optimizer=optimizer)
-        return None if finding is None else finding.measurement
+        if finding is None:
+            return None
+        return finding.measurement
 
     @final
     def find(
         self, model: nn.Module, batch: Mapping[str, Tree], *, losses: Losses, optimizer: Optimizer
     ) -> Finding | None:
         """Count a step; if a measurement is due, return it with what the outer step can use."""
-        due = (int(self.steps) + 1) % self.every == 0
         if self.gathering is not None:
             self.gathering.add(batch)
-            batch = self.gathering.take() if due else {}
-        result = self._measure(model, batch, losses=losses, optimizer=optimizer) if due else None
+        if (int(self.steps) + 1) % self.every != 0:
+            self.steps += 1
+            return None
+        if self.gathering is not None:
+            batch = self.gathering.take()
+        result = self._measure(model, batch, losses=losses, optimizer=optimizer)
         self.steps += 1
         if isinstance(result, Measurement):
             return Finding(result)

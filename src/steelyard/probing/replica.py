@@ -59,10 +59,7 @@ class Replica:
 
     def drew_numbers(self) -> bool:
         """Whether a generator that a module holds is in another state than the live one."""
-        for live, copied in self._generator_pairs:
-            if _generator_state(live) != _generator_state(copied):
-                return True
-        return False
+        return any(_generator_state(live) != _generator_state(copied) for live, copied in self._generator_pairs)
 
     def changed_attribute(self) -> tuple[str, str] | None:
         """The class of a module and the name of a number, text or tensor that the replica has changed; not its mode."""
@@ -101,7 +98,9 @@ class Replica:
         self._copies[id(live)] = copied = _empty_module(live)
         self._module_pairs.append((live, copied))
         # Not by setattr, which would register modules and parameters a second time.
-        vars(copied).update((name, self._copy(value)) for name, value in vars(live).items())
+        attributes = vars(copied)
+        for name, value in vars(live).items():
+            attributes[name] = value if type(value) in _PLAIN else self._copy(value)
         for name, value in _slots(live).items():
             object.__setattr__(copied, name, self._copy(value))
         return copied
@@ -112,12 +111,19 @@ class Replica:
         if kind in _PLAIN:
             return value
         if kind in _CONTAINERS:  # before the others, because a module has a dozen, most of them empty
-            return self._once(value, self._container)
+            copied = self._copies.get(id(value))
+            return self._container(value) if copied is None else copied
         value = getattr(value, _COMPILED_FROM, value)
         if isinstance(value, nn.Module):
             return self._module(value)
         if isinstance(value, Tensor):
             return self._once(value, self._tensor)
+        if isinstance(value, torch.Generator | random.Random) or kind.__module__.startswith("numpy"):
+            return self._once(value, self._generator)
+        return self._compound(value)
+
+    def _compound(self, value: Any) -> Any:
+        """The replica of a method, partial function or tuple; anything else is shared with the live module."""
         if isinstance(value, MethodType):
             return MethodType(value.__func__, self._copy(value.__self__))
         if isinstance(value, partial):
@@ -125,9 +131,9 @@ class Replica:
             return partial(self._copy(value.func), *self._items(value.args), **keywords)
         if isinstance(value, tuple):
             items = self._items(value)
-            return kind(*items) if hasattr(value, "_fields") else kind(items)
-        if isinstance(value, torch.Generator | random.Random) or kind.__module__.startswith("numpy"):
-            return self._once(value, self._generator)
+            if hasattr(value, "_fields"):  # a named tuple
+                return type(value)(*items)
+            return type(value)(items)
         return value
 
     def _items(self, values: Iterable[Any]) -> list[Any]:
@@ -141,7 +147,10 @@ class Replica:
 
     def _generator(self, live: Any) -> Any:
         """A copy of a generator, which draws the same numbers; or of a numpy array."""
-        copied = live.clone_state() if isinstance(live, torch.Generator) else copy.deepcopy(live)
+        if isinstance(live, torch.Generator):
+            copied: Any = live.clone_state()
+        else:
+            copied = copy.deepcopy(live)
         self._generator_pairs.append((live, copied))
         return copied
 
@@ -149,7 +158,9 @@ class Replica:
         if isinstance(live, nn.Parameter):
             if nn.parameter.is_lazy(live):
                 raise ValueError("a parameter has no shape yet: run the model once before training.")
-            values = live.detach() if self._borrow else live.detach().clone()
+            values = live.detach()
+            if not self._borrow:
+                values = values.clone()
             copied = nn.Parameter(values, requires_grad=live.requires_grad)
             self.parameters[live] = copied
             return copied
@@ -159,9 +170,9 @@ class Replica:
     def _container(self, live: Any) -> Any:
         # Its own copy() is many times as fast, but leaves out attributes that an OrderedDict may have been given.
         copied = copy.copy(live) if getattr(live, "__dict__", None) else live.copy()
+        self._copies[id(live)] = copied  # before its items are copied, because it may contain itself
         if not live:
             return copied
-        self._copies[id(live)] = copied  # before its items are copied, because it may contain itself
         copied.clear()  # which leaves a default factory, or a maximum length
         if isinstance(live, dict):
             copied.update((key, self._copy(item)) for key, item in live.items())
@@ -180,7 +191,9 @@ def _generator_state(generator: Any) -> Any:
         return generator.getstate()
     # numpy.random.Generator and the older numpy.random.RandomState
     bits = getattr(generator, "bit_generator", getattr(generator, "_bit_generator", None))
-    return None if bits is None else repr(bits.state)
+    if bits is None:
+        return None
+    return repr(bits.state)
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
@@ -194,9 +207,10 @@ def _slots(module: nn.Module) -> dict[str, Any]:
         declared = kind.__dict__.get("__slots__", ())
         names = (declared,) if isinstance(declared, str) else declared
         for name in names:
-            # Python stores a private slot `__x` of the class `C` as `_C__x`.
-            private = name.startswith("__") and not name.endswith("__")
-            stored = f"_{kind.__name__.lstrip('_')}{name}" if private else name
+            stored = name
+            if name.startswith("__") and not name.endswith("__"):
+                # Python stores a private slot `__x` of the class `C` as `_C__x`.
+                stored = f"_{kind.__name__.lstrip('_')}{name}"
             if stored not in ("__dict__", "__weakref__") and hasattr(module, stored):
                 values[stored] = getattr(module, stored)
     return values
@@ -218,7 +232,13 @@ def _wrapped(module: nn.Module) -> nn.Module | None:
 
 
 def _empty_module(live: nn.Module) -> nn.Module:
-    """An empty object of the module's class, or an error that says why there can be none."""
+    """An empty object of the module's class."""
+    _check_can_be_copied(live)
+    kind = _LocalBatchNorm if isinstance(live, nn.SyncBatchNorm) else type(live)
+    return object.__new__(kind)
+
+
+def _check_can_be_copied(live: nn.Module) -> None:
     if isinstance(live, torch.jit.ScriptModule):
         raise TypeError(f"a scripted module cannot be probed: pass the {live.original_name} it was scripted from.")
     if any(kind.__name__ in ("FullyShardedDataParallel", "FSDPModule") for kind in type(live).__mro__):
@@ -230,8 +250,6 @@ def _empty_module(live: nn.Module) -> nn.Module:
             raise TypeError(
                 f"a {type(live).__name__} whose forward is now a function that holds the live module cannot be probed."
             )
-    kind = _LocalBatchNorm if isinstance(live, nn.SyncBatchNorm) else type(live)
-    return object.__new__(kind)
 
 
 @contextmanager

@@ -122,9 +122,10 @@ def check_modules(model: nn.Module) -> None:
 
 def check_precision(model: nn.Module) -> None:
     """Refuse float16 without a scaler: gradients may vanish that the outer loop's scaler would have preserved."""
-    parameters = list(model.parameters())
-    precisions = {parameter.dtype for parameter in parameters}
-    for device in {parameter.device.type for parameter in parameters}:
+    precisions: set[torch.dtype] = set()
+    for parameter in model.parameters():
+        device = parameter.device.type
+        precisions.add(parameter.dtype)
         if torch.is_autocast_enabled(device):
             precisions.add(torch.get_autocast_dtype(device))
     if torch.float16 in precisions:
@@ -171,7 +172,9 @@ def share(
     losses: dict[str, Tensor] = {}
     for part in parts:
         term = part.share * part.loss
-        losses[part.domain] = losses[part.domain] + term if part.domain in losses else term
+        if part.domain in losses:
+            term = losses[part.domain] + term
+        losses[part.domain] = term
 
     def combine(weights: Mapping[str, float]) -> Gradients:
         return gradients.weighted_sum([weights[part.domain] * part.share for part in parts])

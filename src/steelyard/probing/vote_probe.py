@@ -7,12 +7,12 @@ from typing import ClassVar, Literal, get_args
 from torch.amp.grad_scaler import GradScaler
 
 from steelyard.measurement import Statistic
+from steelyard.probing.halves import Split
 from steelyard.probing.optimizer_step import Rule
 from steelyard.probing.probe import Probe
 from steelyard.probing.sharing import Reuse, Reusing
 
 MetaTest = Literal["eval", "batch"]
-Split = Literal["first", "random"]
 
 
 class VoteProbe(Probe, ABC):
@@ -23,13 +23,13 @@ class VoteProbe(Probe, ABC):
     def __init__(
         self,
         *,
-        step: Rule,
-        meta_test: MetaTest,
-        split: Split,
-        every: int,
-        gather: bool | int,
-        scaler: GradScaler | None,
-        reuse: Reusing,
+        step: Rule = "optimizer",
+        meta_test: MetaTest = "eval",
+        split: Split = "first",
+        every: int = 1,
+        gather: bool | int = False,
+        scaler: GradScaler | None = None,
+        reuse: Reusing = False,
     ) -> None:
         super().__init__(every=every, gather=gather)
         _check_choice("step", step, get_args(Rule))

@@ -14,11 +14,10 @@ from torch.optim import Optimizer
 from steelyard.batches import Tree, count_samples
 from steelyard.measurement import Measurement, Outcome, Statistic, Update
 from steelyard.probing import Finding, Probe
-from steelyard.training.distributed import average_over_ranks, is_shared, run_once
 from steelyard.training.counters import MissedVotes, restored_on_error
+from steelyard.training.distributed import average_over_ranks, is_shared, run_once
 from steelyard.training.domain_losses import DomainLosses, Loss, Objective, complete, weighted_loss
 from steelyard.weighting import Weighting
-
 
 _FORMAT = 1  # of the state_dict; to be raised when entries change their names or meanings
 
@@ -44,7 +43,9 @@ class StepReport:
     @property
     def reason(self) -> str | None:
         """Why the weights were not updated, in words."""
-        return None if self.outcome is Outcome.UPDATED else self.outcome.value
+        if self.outcome is Outcome.UPDATED:
+            return None
+        return str(self.outcome.value)
 
 
 @final
@@ -58,7 +59,7 @@ class Balancer(nn.Module):
     domain absent from a batch adds nothing; the other weights are not scaled up for it. Where `torch.distributed` is in
     use, measurements are averaged over the ranks, and all ranks cast the same vote.
 
-    It is a module: its `state_dict()` holds votes, weights, counters and a format version. It belongs in the checkpoint.
+    It is a module: its `state_dict()` holds votes, weights, counters and a format version. Put it in the checkpoint.
 
     Args:
         domains: the names of the domains, at least one.
@@ -236,10 +237,11 @@ class Balancer(nn.Module):
 
 def _refuse_other_checkpoints(module: Balancer, state: dict[str, Any], prefix: str, *_: Any) -> None:
     """Refuse a checkpoint of another format, of other domains, or of a weighting with other settings."""
-    saved_format = state.get(f"{prefix}_format")
-    if saved_format is None or int(saved_format) != _FORMAT:
-        version = "none" if saved_format is None else int(saved_format)
-        raise ValueError(f"the checkpoint of a balancer must have the format version {_FORMAT}; got {version}.")
+    saved_format: int | None = None
+    if f"{prefix}_format" in state:
+        saved_format = int(state[f"{prefix}_format"])
+    if saved_format != _FORMAT:
+        raise ValueError(f"the checkpoint of a balancer must have the format version {_FORMAT}; got {saved_format}.")
     saved_signature = state.get(f"{prefix}_signature")
     if saved_signature is None or torch.equal(saved_signature.cpu(), module._signature.cpu()):
         return

@@ -8,8 +8,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from steelyard.batches import Tree
 from steelyard.measurement import Outcome
 from steelyard.probing import Probe
+from steelyard.probing.gathering import Gathering
 from steelyard.weighting import Weighting
 
 # A warning comes when an outcome without a vote was counted this often, consecutively or as this share of all votes.
@@ -45,7 +47,9 @@ class MissedVotes:
     """
 
     def __init__(self, *, gathers: bool) -> None:
-        self._expected = _WHILE_GATHERING if gathers else ()
+        self._expected: tuple[Outcome, ...] = ()
+        if gathers:
+            self._expected = _WHILE_GATHERING
         self._warned: set[Outcome] = set()
         self._last: Outcome | None = None
         self._in_row = 0
@@ -59,7 +63,9 @@ class MissedVotes:
         """
         if outcome is Outcome.NOT_DUE:
             return
-        self._in_row = self._in_row + 1 if outcome is self._last else 1
+        if outcome is not self._last:
+            self._in_row = 0
+        self._in_row += 1
         self._last = outcome
         if outcome not in _ADVICE or outcome in self._expected or outcome in self._warned:
             return
@@ -96,11 +102,14 @@ def restored_on_error(
         unless: whether nothing may be undone any more, because other ranks have cast the same vote and keep it.
     """
     tensors = [outcomes, *_state_tensors(weighting)]
+    gathering: Gathering | None = None
+    gathered: dict[str, Tree] = {}
     if probe is not None:
         tensors.append(probe.steps)
-    gathering = None if probe is None else probe.gathering
+        gathering = probe.gathering
+    if gathering is not None:
+        gathered = dict(gathering.kept)
     tensor_copies = [tensor.clone() for tensor in tensors]
-    gathered = None if gathering is None else dict(gathering.kept)
     try:
         yield
     except BaseException:
@@ -109,7 +118,7 @@ def restored_on_error(
         with torch.no_grad():
             for tensor, tensor_copy in zip(tensors, tensor_copies, strict=True):
                 tensor.copy_(tensor_copy)
-        if gathering is not None and gathered is not None:
+        if gathering is not None:
             gathering.kept = gathered
         raise
 

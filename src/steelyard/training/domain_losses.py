@@ -37,15 +37,9 @@ class DomainLosses(Losses):
     ) -> None:
         super().__init__()
         self.domains = tuple(domains)
-        if (loss is None) == (objective is None):
-            raise ValueError(f"give either loss or objective; got {'neither' if loss is None else 'both'}.")
         if isinstance(loss, nn.ModuleDict):
             loss = dict(loss.items())
-        for function in loss.values() if isinstance(loss, Mapping) else (loss, objective):
-            if function is not None and (isinstance(function, type) or not callable(function)):
-                raise TypeError(f"a loss or objective must be a function or an instance of a module; got {function!r}.")
-        if isinstance(loss, Mapping) and set(loss) != set(domains):
-            raise ValueError(f"loss must hold one loss for each of {tuple(domains)}; got {tuple(loss)}.")
+        _check_functions(self.domains, loss, objective)
         self.objective = objective
         self.join = join
         # A loss that is a module becomes a submodule, so that it follows the balancer to a device.
@@ -86,11 +80,28 @@ class DomainLosses(Losses):
         return _scalars({name: self._loss(name)(outputs[name], pair[1]) for name, pair in batch.items()})
 
     def _loss(self, domain: str) -> Loss:
-        loss: Loss = self.loss if hasattr(self, "loss") else getattr(self, f"loss_{self.domains.index(domain)}")
+        if hasattr(self, "loss"):
+            return self.loss
+        loss: Loss = getattr(self, f"loss_{self.domains.index(domain)}")
         return loss
 
 
+def _check_functions(
+    domains: Sequence[str], loss: Loss | Mapping[str, Loss] | None, objective: Objective | None
+) -> None:
+    """Refuse anything but one loss, one loss for each domain, or an objective."""
+    if (loss is None) == (objective is None):
+        raise ValueError(f"give either loss or objective; got {'neither' if loss is None else 'both'}.")
+    functions = list(loss.values()) if isinstance(loss, Mapping) else [loss or objective]
+    for function in functions:
+        if isinstance(function, type) or not callable(function):
+            raise TypeError(f"a loss or objective must be a function or an instance of a module; got {function!r}.")
+    if isinstance(loss, Mapping) and set(loss) != set(domains):
+        raise ValueError(f"loss must hold one loss for each of {tuple(domains)}; got {tuple(loss)}.")
+
+
 def _scalars(losses: dict[str, Tensor]) -> dict[str, Tensor]:
+    scalars: dict[str, Tensor] = {}
     for name, loss in losses.items():
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             form = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
@@ -98,7 +109,10 @@ def _scalars(losses: dict[str, Tensor]) -> dict[str, Tensor]:
                 f"the loss of domain {name!r} must be one number in a tensor; got {form}. "
                 "A loss with reduction='none' must be averaged."
             )
-    return {name: loss.reshape(()) if loss.dim() else loss for name, loss in losses.items()}
+        scalars[name] = loss
+        if loss.dim():
+            scalars[name] = loss.reshape(())
+    return scalars
 
 
 def _check_pair(name: str, pair: Tree) -> None:

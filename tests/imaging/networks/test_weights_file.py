@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 import networks_by_hand
 from steelyard.errors import UserError
 from steelyard.imaging.networks.build import build_network
-from steelyard.imaging.predict.trained_network import load_model
+from steelyard.imaging.predict.trained_network import load_trained_network
 
 NAME = "encoder.0.0.weight"
 COUNTER = "encoder.0.1.num_batches_tracked"
@@ -34,7 +34,7 @@ def test_weights_that_are_no_usual_floats_are_refused(run, kind):
     weights = load_file(run / "last.safetensors")
     change(run, **{NAME: weights[NAME].to(getattr(torch, kind))})
     with pytest.raises(UserError, match=rf"last\.safetensors: {NAME} holds numbers of type"):
-        load_model(run)
+        load_trained_network(run)
 
 
 def test_a_pipe_is_refused_at_once(run):
@@ -43,7 +43,7 @@ def test_a_pipe_is_refused_at_once(run):
     os.mkfifo(path)
     handle = os.open(path, os.O_RDWR)  # otherwise opening the pipe would wait for ever
     with pytest.raises(UserError, match=r"last\.safetensors: cannot be read as safetensors \(.*Not a regular file"):
-        load_model(run)
+        load_trained_network(run)
     os.close(handle)
 
 
@@ -51,7 +51,7 @@ def test_a_pipe_is_refused_at_once(run):
 def test_other_usual_floats_are_taken(run, kind):
     weights = load_file(run / "last.safetensors")
     change(run, **{name: one.to(getattr(torch, kind)) for name, one in weights.items() if one.is_floating_point()})
-    assert load_model(run).network.output.bias.dtype == torch.float32
+    assert load_trained_network(run).network.output.bias.dtype == torch.float32
 
 
 def test_numbers_that_become_infinite_are_refused(run):
@@ -59,23 +59,23 @@ def test_numbers_that_become_infinite_are_refused(run):
     for value in (float("nan"), 1e300):
         change(run, **{NAME: torch.full_like(weights[NAME], value, dtype=torch.float64)})
         with pytest.raises(UserError, match="holds NaN or infinite numbers"):
-            load_model(run)
+            load_trained_network(run)
 
 
 def test_a_counter_must_be_whole(run):
     change(run, **{COUNTER: torch.tensor(0.5)})
     with pytest.raises(UserError, match="holds numbers of type F32"):
-        load_model(run)
+        load_trained_network(run)
 
 
 def test_names_and_shapes_are_compared_before_numbers_are_read(run):
     weights = load_file(run / "last.safetensors")
     change(run, **{NAME: weights[NAME].flatten()})
     with pytest.raises(UserError, match=rf"another architecture; {NAME} is \(9,\), not \(1, 1, 3, 3\)"):
-        load_model(run)
+        load_trained_network(run)
     save_file({"x" if name == NAME else name: one for name, one in weights.items()}, run / "last.safetensors")
     with pytest.raises(UserError, match=f"another architecture; the file lacks '{NAME}'"):
-        load_model(run)
+        load_trained_network(run)
 
 
 def test_a_header_that_declares_terabytes_is_refused(run):
@@ -87,7 +87,7 @@ def test_a_header_that_declares_terabytes_is_refused(run):
     packed = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(packed)) + packed + content[8 + size :])
     with pytest.raises(UserError, match="cannot be read as safetensors"):
-        load_model(run)
+        load_trained_network(run)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@ import pytest
 
 import heads
 import networks_by_hand
-from steelyard.imaging.predict import Network
 
 
 @pytest.fixture(autouse=True)
@@ -13,7 +12,7 @@ def _quick(request, monkeypatch):
         monkeypatch.setattr("os.cpu_count", lambda: 1)
         monkeypatch.setattr("steelyard.imaging.predict.pipeline.find_ventricles", dark_middle)
     if "pictures" not in request.fixturenames and request.node.get_closest_marker("slow") is None:
-        monkeypatch.setattr("steelyard.imaging.predict.cohort.draw_mosaic", lambda found, row: b"picture")
+        monkeypatch.setattr("steelyard.imaging.predict.cohort.draw_mosaic", lambda prediction, row: b"picture")
 
 
 def dark_middle(scan, brain):
@@ -25,11 +24,6 @@ def dark_middle(scan, brain):
 @pytest.fixture(scope="session")
 def run(tmp_path_factory):
     return networks_by_hand.write_run(tmp_path_factory.mktemp("model") / "run")
-
-
-@pytest.fixture
-def network(run):
-    return Network(run=run)
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from scipy import ndimage
 import heads
 import networks_by_hand
 from steelyard.errors import UserError
-from steelyard.imaging.predict import Options, Scan, find_scans, load_model, outputs, predict_scan
-from steelyard.imaging.predict.brain import find_brain, is_stripped, not_background
-from steelyard.imaging.predict.pipeline import upright
+from steelyard.imaging.predict import Options, Scan, find_scans, load_trained_network, outputs, predict_scan
+from steelyard.imaging.predict.pipeline import find_brain, upright_at_origin
 from steelyard.imaging.preprocess.brain import NoBrainError
+from steelyard.imaging.scans.background import is_stripped, stripped_brain
 from steelyard.imaging.scans.volumes import Volume, canonical, read_scan, turned_back
 
 QUICK = Options(bias="skip", normalise="skip")
@@ -32,7 +32,7 @@ def turned(volume, turn):
 
 
 def test_all_48_ways_to_store_a_scan(run, stripped, tmp_path):
-    model = load_model(run)
+    model = load_trained_network(run)
     own = read_scan(stripped("sub-1_FLAIR.nii", affine=OBLIQUE))
     lesion = Volume(heads.tissue() == 5, OBLIQUE)
     first = predict_scan(tmp_path / "in/sub-1_FLAIR.nii", model, QUICK)
@@ -53,7 +53,7 @@ def test_files_lie_where_the_scan_lies(run, stripped, tmp_path, turn):
     image.header.set_qform(OBLIQUE @ np.diag([1, 1, 1, 1]), code=3)
     image.header.set_sform(image.affine, code=2)
     image.to_filename(path)
-    found = predict_scan(path, load_model(run), QUICK)
+    found = predict_scan(path, load_trained_network(run), QUICK)
     (scan,) = find_scans([path])
     outputs.write_scan(tmp_path / "out", scan, found, common={}, picture=b"")
     given = nibabel.load(path)
@@ -74,7 +74,7 @@ def test_headers_with_one_form_or_none_keep_their_place(run, tmp_path, stripped,
     image.header["qform_code"], image.header["sform_code"] = codes
     plain = nibabel.Nifti1Image(image.get_fdata(dtype=np.float32), None, image.header)
     plain.to_filename(path)
-    found = predict_scan(path, load_model(run), QUICK)
+    found = predict_scan(path, load_trained_network(run), QUICK)
     outputs.write_scan(tmp_path / "out", find_scans([path])[0], found, common={}, picture=b"")
     (mask,) = (tmp_path / "out").rglob("*_mask.nii.gz")
     assert np.array_equal(nibabel.load(mask).affine, nibabel.load(path).affine)
@@ -87,9 +87,9 @@ def test_the_upright_scan_knows_nothing_of_the_header_but_spacing(tmp_path):
         image.set_qform(image.affine, code=1)  # a quaternion in 32 bits: the axes' lengths come out a little different
         image.set_sform(None, code=0)
         image.to_filename(tmp_path / "a.nii")
-        found = upright(read_scan(tmp_path / "a.nii"))
+        found = upright_at_origin(read_scan(tmp_path / "a.nii"))
         assert np.array_equal(found.voxels, canonical(scan).voxels)
-        assert np.array_equal(found.affine, upright(scan).affine)
+        assert np.array_equal(found.affine, upright_at_origin(scan).affine)
         assert np.array_equal(found.affine, np.diag(np.diag(found.affine)))
 
 
@@ -123,18 +123,18 @@ def test_holes_are_filled_as_on_the_whole_grid_and_stay_open_at_its_border():
     whole = ndimage.binary_fill_holes(pieces)
     assert np.count_nonzero(whole) > np.count_nonzero(pieces)
     scan = Volume(np.where(pieces, 100.0, 0.0).astype(np.float32), np.eye(4))
-    assert np.array_equal(not_background(scan).voxels, whole)
+    assert np.array_equal(stripped_brain(scan).voxels, whole)
 
 
 @pytest.mark.parametrize("frame", [networks_by_hand.Frame(), networks_by_hand.Frame(shape=(16, 16))])
 def test_frames_without_size_and_frames_too_small_serve_any_scan(tmp_path, stripped, frame):
     run = networks_by_hand.write_run(tmp_path / "run", settings=networks_by_hand.config(frame))
-    found = predict_scan(stripped("a.nii"), load_model(run), QUICK)
+    found = predict_scan(stripped("a.nii"), load_trained_network(run), QUICK)
     assert np.array_equal(found.lesions.mask.voxels, canonical(Volume(heads.tissue() == 5, heads.AFFINE)).voxels)
 
 
 def test_small_lesions_are_dropped_and_the_threshold_counts(run, stripped):
-    path, model = stripped("a.nii"), load_model(run)
+    path, model = stripped("a.nii"), load_trained_network(run)
     everything = predict_scan(path, model, QUICK)
     size = everything.lesions.total_ml
     for smallest, count in ((size - 0.01, 1), (size + 0.01, 0)):
@@ -151,10 +151,10 @@ def test_scans_without_brain_say_so(run, tmp_path, monkeypatch):
     def find_none(scan):
         raise NoBrainError("no brain was found in it")
 
-    monkeypatch.setattr("steelyard.imaging.predict.brain.extract_brain", find_none)
+    monkeypatch.setattr("steelyard.imaging.predict.pipeline.extract_brain", find_none)
     path = heads.save(tmp_path / "a.nii", heads.scan("flair", heads.tissue()))
     with pytest.raises(UserError, match=r"a\.nii: no brain was found in it\.$"):
-        predict_scan(path, load_model(run), Options())
+        predict_scan(path, load_trained_network(run), Options())
 
 
 def test_names_of_results_do_not_depend_on_the_folder(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 import networks_by_hand
 from steelyard.errors import UserError
-from steelyard.imaging.predict import Options, find_scans, load_model, predict
+from steelyard.imaging.predict import Options, find_scans, load_trained_network, predict
 from steelyard.imaging.predict.table import COLUMNS, NUMBERS, Row, read_row, write_table
 
 QUICK = Options(bias="skip", normalise="skip")
@@ -32,10 +32,10 @@ def everything(root):
     return set(root.rglob("*"))
 
 
-def test_hostile_names_are_text_and_stay_within_the_results(network, stripped, tmp_path):
+def test_hostile_names_are_text_and_stay_within_the_results(run, stripped, tmp_path):
     paths = [stripped(name) for name in NAMES]
     before, out = everything(tmp_path), tmp_path / "out"
-    found = list(predict(network, find_scans(paths), out, options=QUICK))
+    found = list(predict(run, find_scans(paths), out, options=QUICK))
     assert {outcome.status for outcome in found} == {"done"}
     assert all(path == out or out in path.parents for path in everything(tmp_path) - before)
     page = (out / "index.html").read_text()
@@ -49,16 +49,16 @@ def test_hostile_names_are_text_and_stay_within_the_results(network, stripped, t
     assert "'=HYPERLINK(1)_FLAIR.nii.gz" in {row[COLUMNS.index("source")] for row in rows}
 
 
-def test_failures_of_hostile_names_are_one_line(network, tmp_path):
+def test_failures_of_hostile_names_are_one_line(run, tmp_path):
     path = tmp_path / "in" / "a\nfailed: b_FLAIR.nii.gz"
     path.parent.mkdir()
     path.write_bytes(b"nothing")
-    (outcome,) = predict(network, find_scans([path]), tmp_path / "out", options=QUICK)
+    (outcome,) = predict(run, find_scans([path]), tmp_path / "out", options=QUICK)
     assert outcome.status == "failed"
     assert "\n" not in outcome.message
 
 
-def test_words_in_headers_are_not_handed_on(network, stripped, tmp_path):
+def test_words_in_headers_are_not_handed_on(run, stripped, tmp_path):
     path = stripped("sub-1_FLAIR.nii.gz")
     image = nibabel.load(path)
     image.header["descrip"] = b"<script>alert(1)</script>"
@@ -66,7 +66,7 @@ def test_words_in_headers_are_not_handed_on(network, stripped, tmp_path):
     image.header["intent_name"] = b"=cmd"
     image.header.extensions.append(nibabel.nifti1.Nifti1Extension("comment", b"John Doe, 1 Jan 1950"))
     image.to_filename(path)
-    list(predict(network, find_scans([path]), tmp_path / "out", options=QUICK))
+    list(predict(run, find_scans([path]), tmp_path / "out", options=QUICK))
     for written in (tmp_path / "out").rglob("*.nii.gz"):
         header = nibabel.load(written).header
         assert not any(header[name].item() for name in ("descrip", "aux_file", "intent_name"))
@@ -104,7 +104,7 @@ def altered(tmp_path, **settings):
 def test_configs_are_refused_in_one_line(tmp_path, settings, match):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(UserError, match=match) as caught:
-        load_model(altered(tmp_path, **settings))
+        load_trained_network(altered(tmp_path, **settings))
     assert "config.json" in str(caught.value) or "safetensors" in str(caught.value) or "unet" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kB
@@ -115,7 +115,7 @@ def test_what_is_no_config_is_refused(tmp_path, text):
     run = networks_by_hand.write_run(tmp_path / "run")
     (run / "config.json").write_text(text)
     with pytest.raises(UserError, match=r"config\.json"):
-        load_model(run)
+        load_trained_network(run)
 
 
 class Payload:
@@ -133,16 +133,16 @@ def test_weights_that_are_no_numbers_are_refused_and_not_run(tmp_path, make):
     run = networks_by_hand.write_run(tmp_path / "run")
     (run / "last.safetensors").write_bytes(make(Payload(tmp_path / "owned")))
     with pytest.raises(UserError, match="cannot be read as safetensors"):
-        load_model(run)
+        load_trained_network(run)
     assert not (tmp_path / "owned").exists()
 
 
 def test_code_runs_only_if_the_user_names_it(tmp_path):
     run = altered(tmp_path, model="antigravity_of_nobody:Net")
     with pytest.raises(UserError, match="--model antigravity_of_nobody:Net"):
-        load_model(run)
+        load_trained_network(run)
     with pytest.raises(UserError, match="cannot be imported"):
-        load_model(run, model="antigravity_of_nobody:Net")
+        load_trained_network(run, model="antigravity_of_nobody:Net")
 
 
 NO_ROWS = [{"wmh_ml": "<b>"}, {"scan": 5}, {"extra": 1}, {"threshold": None}, {"wmh_ml": 10**400}, {"brain_ml": -1.0}]
@@ -157,14 +157,14 @@ def test_records_that_were_tampered_with_are_no_rows(change):
         read_row(row | change)
 
 
-def test_a_tampered_record_costs_its_scan_only(network, stripped, tmp_path):
+def test_a_tampered_record_costs_its_scan_only(run, stripped, tmp_path):
     paths, out = [stripped("sub-1_FLAIR.nii"), stripped("sub-2_FLAIR.nii")], tmp_path / "out"
-    list(predict(network, find_scans(paths), out, options=QUICK))
+    list(predict(run, find_scans(paths), out, options=QUICK))
     record = out / "sub-1/anat/sub-1_space-FLAIR_label-WMH_mask.json"
     held = json.loads(record.read_text())
     held["Steelyard"]["Outputs"] = {"../../etc/passwd": 5}
     record.write_text(json.dumps(held))
-    assert [one.status for one in predict(network, find_scans(paths), out, options=QUICK)] == ["done", "unchanged"]
+    assert [one.status for one in predict(run, find_scans(paths), out, options=QUICK)] == ["done", "unchanged"]
 
 
 def test_cells_never_begin_a_formula():

@@ -17,7 +17,7 @@ import networks_by_hand
 from steelyard.errors import UserError
 from steelyard.files import atomic, ownership
 from steelyard.imaging.datasets.bids import read_bids
-from steelyard.imaging.predict import Network, Options, cohort, find_scans, predict
+from steelyard.imaging.predict import Options, cohort, find_scans, predict
 from steelyard.imaging.predict.page import render_page
 from steelyard.imaging.predict.table import Row, write_table
 
@@ -29,8 +29,8 @@ def table(out):
         return {row["scan"]: row for row in csv.DictReader(stream)}
 
 
-def statuses(network, paths, out, options=QUICK, **named):
-    found = predict(network, find_scans(paths), out, options=options, **named)
+def statuses(run, paths, out, options=QUICK, **named):
+    found = predict(run, find_scans(paths), out, options=options, **named)
     return {outcome.key.removesuffix("_space-FLAIR"): outcome.status for outcome in found}
 
 
@@ -39,9 +39,9 @@ def pair(stripped):
     return [stripped("sub-1_FLAIR.nii.gz"), stripped("sub-2_FLAIR.nii.gz", size=1.05)]
 
 
-def test_every_scan_gets_its_files_a_row_and_a_picture(network, pair, tmp_path, pictures):
+def test_every_scan_gets_its_files_a_row_and_a_picture(run, pair, tmp_path, pictures):
     out = tmp_path / "out"
-    assert statuses(network, pair, out) == {"sub-1": "done", "sub-2": "done"}
+    assert statuses(run, pair, out) == {"sub-1": "done", "sub-2": "done"}
     names = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
     own = {
         f"sub-1/anat/sub-1_space-FLAIR_label-WMH_{name}"
@@ -64,36 +64,36 @@ def test_every_scan_gets_its_files_a_row_and_a_picture(network, pair, tmp_path, 
     assert not re.search(r"(src|href)=\"(?!data:|#)", page)
 
 
-def test_a_second_run_does_nothing_and_a_changed_one_does(network, pair, stripped, tmp_path):
+def test_a_second_run_does_nothing_and_a_changed_one_does(run, pair, stripped, tmp_path):
     out = tmp_path / "out"
-    statuses(network, pair, out)
+    statuses(run, pair, out)
     before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in out.rglob("sub-*") if path.is_file()}
     csv_before = (out / "volumes.csv").read_bytes()
-    assert statuses(network, pair, out) == {"sub-1": "unchanged", "sub-2": "unchanged"}
+    assert statuses(run, pair, out) == {"sub-1": "unchanged", "sub-2": "unchanged"}
     assert before == {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in before}
     assert (out / "volumes.csv").read_bytes() == csv_before
     stripped("sub-1_FLAIR.nii.gz", size=1.1)
-    assert statuses(network, pair, out) == {"sub-1": "done", "sub-2": "unchanged"}
+    assert statuses(run, pair, out) == {"sub-1": "done", "sub-2": "unchanged"}
     (out / "sub-2/anat/sub-2_space-FLAIR_label-WMH_probseg.nii.gz").unlink()
-    assert statuses(network, pair, out) == {"sub-1": "unchanged", "sub-2": "done"}
+    assert statuses(run, pair, out) == {"sub-1": "unchanged", "sub-2": "done"}
     other = Options(bias="skip", normalise="skip", threshold=0.4)
-    assert statuses(network, pair, out, other) == {"sub-1": "done", "sub-2": "done"}
+    assert statuses(run, pair, out, other) == {"sub-1": "done", "sub-2": "done"}
     run = networks_by_hand.write_run(tmp_path / "run", level=194.0)
-    assert statuses(Network(run=run), pair, out, other) == {"sub-1": "done", "sub-2": "done"}
+    assert statuses(run, pair, out, other) == {"sub-1": "done", "sub-2": "done"}
 
 
-def test_results_gather_in_one_folder(network, pair, tmp_path):
+def test_results_gather_in_one_folder(run, pair, tmp_path):
     out = tmp_path / "out"
-    statuses(network, pair[:1], out)
-    statuses(network, pair[1:], out)
+    statuses(run, pair[:1], out)
+    statuses(run, pair[1:], out)
     assert list(table(out)) == ["sub-1_space-FLAIR", "sub-2_space-FLAIR"]
 
 
-def test_a_scan_that_fails_stops_no_other_and_keeps_no_old_result(network, pair, tmp_path):
+def test_a_scan_that_fails_stops_no_other_and_keeps_no_old_result(run, pair, tmp_path):
     out = tmp_path / "out"
-    statuses(network, pair, out)
+    statuses(run, pair, out)
     pair[0].write_bytes(b"no longer a scan")
-    assert statuses(network, pair, out) == {"sub-1": "failed", "sub-2": "unchanged"}
+    assert statuses(run, pair, out) == {"sub-1": "failed", "sub-2": "unchanged"}
     rows = table(out)
     assert rows["sub-1_space-FLAIR"]["status"] == "failed"
     assert "sub-1_FLAIR.nii.gz" in rows["sub-1_space-FLAIR"]["problem"]
@@ -105,10 +105,10 @@ def test_a_scan_that_fails_stops_no_other_and_keeps_no_old_result(network, pair,
 
 
 @pytest.mark.parametrize("fatal", [1, 4, 7])
-def test_a_run_that_dies_between_two_files_leaves_no_half(network, pair, tmp_path, monkeypatch, fatal):
+def test_a_run_that_dies_between_two_files_leaves_no_half(run, pair, tmp_path, monkeypatch, fatal):
     """It dies while files are written, while they get their names, and before the record gets its own."""
     out = tmp_path / "out"
-    statuses(network, pair[:1], out)
+    statuses(run, pair[:1], out)
     steps = []
 
     def dying(real):
@@ -120,14 +120,14 @@ def test_a_run_that_dies_between_two_files_leaves_no_half(network, pair, tmp_pat
 
         return call
 
-    other = Network(run=networks_by_hand.write_run(tmp_path / "run", level=150.0))
+    other = networks_by_hand.write_run(tmp_path / "run", level=150.0)
     with monkeypatch.context() as patch:
         for name in ("stage", "rename"):
             patch.setattr(ownership, name, dying(getattr(ownership, name)))
         patch.setattr(ownership, "discard", lambda unfinished: None)
         with pytest.raises(KeyboardInterrupt):
             statuses(other, pair[:1], out)
-    assert statuses(network, pair[1:], out) == {"sub-2": "done"}
+    assert statuses(run, pair[1:], out) == {"sub-2": "done"}
     assert not [path for path in out.rglob(".*") if atomic.is_unfinished(path)]
     left = {"sub-1_space-FLAIR"} if fatal <= 4 else set()  # what was whole stays
     assert set(table(out)) == left | {"sub-2_space-FLAIR"}
@@ -136,9 +136,9 @@ def test_a_run_that_dies_between_two_files_leaves_no_half(network, pair, tmp_pat
     assert not (out / ".withdrawn").exists()
 
 
-def test_what_others_put_beside_the_results_stays_and_what_they_changed_is_moved(network, pair, tmp_path):
+def test_what_others_put_beside_the_results_stays_and_what_they_changed_is_moved(run, pair, tmp_path):
     out = tmp_path / "out"
-    statuses(network, pair, out)
+    statuses(run, pair, out)
     mask = out / "sub-1/anat/sub-1_space-FLAIR_label-WMH_mask.nii.gz"
     manual = mask.with_name("sub-1_space-FLAIR_desc-manual_label-WMH_mask.nii.gz")
     stranger = out / "sub-9/anat/sub-9_label-WMH_mask.nii.gz"
@@ -147,7 +147,7 @@ def test_what_others_put_beside_the_results_stays_and_what_they_changed_is_moved
         path.write_bytes(b"mine")
     corrected = bytes(len(mask.read_bytes()))  # of the same size
     mask.write_bytes(corrected)
-    outcomes = {outcome.key: outcome for outcome in predict(network, find_scans(pair), out, options=QUICK)}
+    outcomes = {outcome.key: outcome for outcome in predict(run, find_scans(pair), out, options=QUICK)}
     assert outcomes["sub-1_space-FLAIR"].status == "done"
     assert outcomes["sub-1_space-FLAIR"].message == f"{mask.name}: changed by somebody else, moved to {out}/.withdrawn."
     assert (outcomes["sub-2_space-FLAIR"].status, outcomes["sub-2_space-FLAIR"].message) == ("unchanged", "")
@@ -157,20 +157,20 @@ def test_what_others_put_beside_the_results_stays_and_what_they_changed_is_moved
     assert list(table(out)) == ["sub-1_space-FLAIR", "sub-2_space-FLAIR"]
 
 
-def test_links_among_the_results_lead_nobody_astray(network, pair, tmp_path):
+def test_links_among_the_results_lead_nobody_astray(run, pair, tmp_path):
     out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
-    statuses(network, pair[1:], out)
+    statuses(run, pair[1:], out)
     (elsewhere / "anat").mkdir(parents=True)
     (elsewhere / "anat/sub-1_label-WMH_mask.nii.gz").write_bytes(b"precious")
     (out / "sub-1").symlink_to(elsewhere)
-    outcomes = {outcome.key: outcome for outcome in predict(network, find_scans(pair), out, options=QUICK)}
+    outcomes = {outcome.key: outcome for outcome in predict(run, find_scans(pair), out, options=QUICK)}
     assert outcomes["sub-1_space-FLAIR"].message.startswith(f"sub-1_space-FLAIR: {out}/sub-1: is a link; nothing is")
     assert outcomes["sub-2_space-FLAIR"].status == "unchanged"
     assert [path.name for path in elsewhere.rglob("*") if path.is_file()] == ["sub-1_label-WMH_mask.nii.gz"]
     (out / "figures").rename(tmp_path / "pictures")
     (out / "figures").symlink_to(tmp_path / "pictures")
     with pytest.raises(UserError, match=r"figures: is a link; .*; nothing was written\.$"):
-        statuses(network, pair, out)
+        statuses(run, pair, out)
 
 
 @pytest.mark.slow
@@ -199,9 +199,9 @@ def test_kill_9_at_any_moment_leaves_whole_files_and_the_same_end(run, stripped,
         nibabel.load(path).get_fdata()
     for path in out.rglob("*.json"):
         json.loads(path.read_text())
-    found = statuses(Network(run=run), paths, out)
+    found = statuses(run, paths, out)
     assert set(found.values()) <= {"done", "unchanged"}
-    statuses(Network(run=run), paths, tmp_path / "at once")
+    statuses(run, paths, tmp_path / "at once")
     assert (out / "volumes.csv").read_bytes() == (tmp_path / "at once/volumes.csv").read_bytes()
     assert not list(out.rglob("*.part"))
 
@@ -210,38 +210,38 @@ def test_kill_9_at_any_moment_leaves_whole_files_and_the_same_end(run, stripped,
 def test_workers_give_the_same_bytes(run, stripped, tmp_path):
     paths = [stripped(f"sub-{number}_FLAIR.nii.gz", size=1 + number / 100) for number in range(3)]
     one, two = tmp_path / "one", tmp_path / "two"
-    assert statuses(Network(run=run), paths, one) == statuses(Network(run=run), paths, two, workers=2)
+    assert statuses(run, paths, one) == statuses(run, paths, two, workers=2)
     for path in [one / "volumes.csv", *one.rglob("*.nii.gz")]:
         assert path.read_bytes() == (two / path.relative_to(one)).read_bytes()
 
 
-def test_a_wrong_folder_or_run_is_refused_before_anything_is_written(network, pair, tmp_path):
+def test_a_wrong_folder_or_run_is_refused_before_anything_is_written(run, pair, tmp_path):
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "thesis.txt").write_text("mine")
     with pytest.raises(UserError, match="not written by steelyard predict"):
-        statuses(network, pair, foreign)
-    with pytest.raises(UserError, match="no such run directory"):
-        statuses(Network(run=tmp_path / "none"), pair, tmp_path / "out")
+        statuses(run, pair, foreign)
+    with pytest.raises(UserError, match="no such run folder"):
+        statuses(tmp_path / "none", pair, tmp_path / "out")
     with pytest.raises(UserError, match="workers must be at least 1"):
-        statuses(network, pair, tmp_path / "out", workers=0)
+        statuses(run, pair, tmp_path / "out", workers=0)
     with pytest.raises(UserError, match="workers must be at most"):
-        statuses(network, pair, tmp_path / "out", workers=99999)
+        statuses(run, pair, tmp_path / "out", workers=99999)
     assert not (tmp_path / "out").exists()
     assert [path.name for path in foreign.iterdir()] == ["thesis.txt"]
 
 
-def test_predicted_masks_are_nobodys_manual_masks(network, tmp_path):
+def test_predicted_masks_are_nobodys_manual_masks(run, tmp_path):
     heads.write_subject(tmp_path / "bids", "1", contrasts=("flair",))
     manual = read_bids(tmp_path / "bids").subjects[0].wmh
     skip = Options(bias="skip", normalise="skip", brain="skip")
-    statuses(network, [tmp_path / "bids"], tmp_path / "bids/derivatives/predicted", skip)
+    statuses(run, [tmp_path / "bids"], tmp_path / "bids/derivatives/predicted", skip)
     assert list((tmp_path / "bids/derivatives/predicted").rglob("*_label-WMH_mask.nii.gz"))
     assert read_bids(tmp_path / "bids").subjects[0].wmh == manual
 
 
-def test_the_official_validator_is_content(network, pair, tmp_path):
-    statuses(network, pair, tmp_path / "out")
+def test_the_official_validator_is_content(run, pair, tmp_path):
+    statuses(run, pair, tmp_path / "out")
     validator = Path(sys.executable).with_name("bids-validator-deno")
     result = subprocess.run([validator, "--format", "json", tmp_path / "out"], capture_output=True, check=False)
     issues = json.loads(result.stdout)["issues"]["issues"]
@@ -305,18 +305,25 @@ def test_a_picture_shows_the_slice_with_most_lesion_of_each_band():
 
 def test_the_network_is_read_anew_in_each_call(pair, tmp_path):
     run = networks_by_hand.write_run(tmp_path / "run")
-    statuses(Network(run=run), pair[:1], tmp_path / "out")
+    statuses(run, pair[:1], tmp_path / "out")
     (run / "last.safetensors").unlink()
     with pytest.raises(UserError, match="there are no weights"):
-        statuses(Network(run=run), pair[:1], tmp_path / "out")
+        statuses(run, pair[:1], tmp_path / "out")
     assert cohort.predict is predict
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no names that are not UTF-8")
-def test_a_name_in_another_encoding_breaks_neither_table_nor_page(network, stripped, tmp_path):
+def test_a_name_in_another_encoding_breaks_neither_table_nor_page(run, stripped, tmp_path):
     plain = stripped("sub-1_FLAIR.nii")
     odd = plain.with_name(os.fsdecode(b"sub-J\xfcrgen_FLAIR.nii"))
     plain.rename(odd)
     out = tmp_path / "out"
-    assert [one.status for one in predict(network, find_scans([odd]), out, options=QUICK)] == ["done"]
+    assert [one.status for one in predict(run, find_scans([odd]), out, options=QUICK)] == ["done"]
     assert "rgen_FLAIR.nii" in (out / "index.html").read_text(encoding="utf-8")
+
+
+def test_prediction_does_not_load_the_training_stack():
+    stack = ["lightning", "steelyard.imaging.train", "steelyard.training", "steelyard.probing"]
+    code = f"import sys, steelyard.imaging.predict; print([name for name in {stack} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

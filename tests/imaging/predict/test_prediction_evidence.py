@@ -19,8 +19,8 @@ import networks_by_hand
 from steelyard.experiments.configs import standard
 from steelyard.imaging.datasets.bids import read_bids
 from steelyard.imaging.networks.inference import FOUR_TIMES, lesion_mask, segment
-from steelyard.imaging.predict import Options, load_model, predict_scan
-from steelyard.imaging.preprocess.pipeline import dice
+from steelyard.imaging.predict import Options, load_trained_network, predict_scan
+from steelyard.imaging.preprocess.register import dice
 from steelyard.imaging.scans.frame import Frame
 from steelyard.imaging.scans.grids import resample
 from steelyard.imaging.scans.volumes import Volume, canonical, read_scan
@@ -42,7 +42,7 @@ def head(tmp_path_factory):
 def trained():
     if "STEELYARD_RUN" not in os.environ:
         pytest.skip("set STEELYARD_RUN to the directory of a trained run")
-    return load_model(Path(os.environ["STEELYARD_RUN"]))
+    return load_trained_network(Path(os.environ["STEELYARD_RUN"]))
 
 
 def real(name: str) -> Path:
@@ -54,7 +54,7 @@ def real(name: str) -> Path:
 
 def test_axes_do_not_matter_to_deepbet_and_n4(head, tmp_path):
     run = networks_by_hand.write_run(tmp_path / "run", level=20.0, settings=networks_by_hand.config(Frame()))
-    model, first = load_model(run), None
+    model, first = load_trained_network(run), None
     image = nibabel.load(head)
     for turn in TURNS:
         path = tmp_path / "sub-1_FLAIR.nii.gz"
@@ -98,7 +98,7 @@ def test_a_resampled_scan_agrees(trained, tmp_path, index):
 def test_half_a_minute_for_an_ordinary_scan(tmp_path):
     torch.set_num_threads(2)
     settings = networks_by_hand.config(Frame(shape=(256, 224)), width=16)
-    model = load_model(networks_by_hand.write_run(tmp_path / "run", settings=settings))
+    model = load_trained_network(networks_by_hand.write_run(tmp_path / "run", settings=settings))
     scan = Volume(np.random.default_rng(0).normal(size=(256, 256, 20)).astype(np.float32), np.diag([0.9, 0.9, 7, 1]))
     brain = scan.with_voxels(np.ones(scan.voxels.shape, dtype=bool))
     start = perf_counter()

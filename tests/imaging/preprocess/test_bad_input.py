@@ -165,8 +165,8 @@ def test_a_bad_subject_is_one_line_and_the_other_goes_on(spoil, cohort, tmp_path
 
 def test_one_head_under_two_names_is_refused_under_both(cohort, tmp_path, capsys, monkeypatch):
     compared = []
-    real = copies._same_scans
-    monkeypatch.setattr(copies, "_same_scans", lambda dataset: compared.append(dataset) or real(dataset))
+    real = copies._identical_scans
+    monkeypatch.setattr(copies, "_identical_scans", lambda dataset: compared.append(dataset) or real(dataset))
     shutil.copy(cohort / "sub-good" / "anat" / "sub-good_FLAIR.nii.gz", flair(cohort))
     code, said = run(capsys, cohort, tmp_path / "out")
     assert code == 2

@@ -20,7 +20,7 @@ from steelyard.errors import UserError
 from steelyard.files import atomic, ownership
 from steelyard.imaging.datasets.bids import read_bids
 from steelyard.imaging.preprocess import Settings, preprocess
-from steelyard.imaging.preprocess.quality import judge
+from steelyard.imaging.preprocess.quality import assess_quality
 
 QUICK = Settings(brain="own", align="skip", bias="skip")
 
@@ -140,11 +140,13 @@ def test_the_page_is_self_contained_and_lists_everyone(cohort, tmp_path, capsys)
 
 def test_outliers_come_first_and_say_why():
     same = [{"brain_ml": 1400.0 + n, "information": 0.7} for n in range(8)]
-    verdicts = judge([*same, {"brain_ml": 1750.0, "information": 0.7}, {"brain_ml": 1402.0, "information": 0.25}])
-    assert all(not verdict.reasons for verdict in verdicts[:8])
-    assert verdicts[8].reasons == ("brain volume is unlike the others' (1.75e+03)",)
-    assert verdicts[9].reasons == ("T1w and FLAIR share 0.25 nats of information only",)
-    assert verdicts[9].score > verdicts[8].score > verdicts[0].score
+    assessments = assess_quality(
+        [*same, {"brain_ml": 1750.0, "information": 0.7}, {"brain_ml": 1402.0, "information": 0.25}]
+    )
+    assert all(not assessment.remarks for assessment in assessments[:8])
+    assert assessments[8].remarks == ("brain volume is unlike the others' (1.75e+03)",)
+    assert assessments[9].remarks == ("T1w and FLAIR share 0.25 nats of information only",)
+    assert assessments[9].score > assessments[8].score > assessments[0].score
 
 
 def test_what_has_lost_its_source_is_not_read_again(cohort, tmp_path, caplog):

@@ -14,7 +14,7 @@ from steelyard.imaging.datasets.bids import read_bids
 from steelyard.imaging.datasets.subjects import Subject
 from steelyard.imaging.preprocess import Settings, prepare, preprocess
 from steelyard.imaging.preprocess.brain import extract_brain
-from steelyard.imaging.preprocess.pipeline import dice
+from steelyard.imaging.preprocess.register import dice
 from steelyard.imaging.scans.grids import mean_displacement, resample, to_matrix
 from steelyard.imaging.scans.volumes import Volume, read_mask, read_scan
 
@@ -60,7 +60,7 @@ def test_real_brains_and_data_that_is_aligned_already(index):
     subject = read_bids(data("ms-t1-flair")).subjects[index]
     done = prepared(subject)
     supplied = read_mask(subject.brain).voxels
-    assert done.alignment.kept
+    assert done.alignment.unchanged
     assert dice(done.brain.voxels, supplied) > 0.87
     assert dice(extract_brain(read_scan(subject.t1)).voxels, supplied) > 0.87
     assert done.overlap > 0.96
@@ -109,7 +109,7 @@ def test_phantoms_are_aligned_stripped_and_corrected(index, phantoms):
         field = Volume(image.get_fdata().astype(np.float32), image.affine)
         if contrast == "t1":
             field = resample(field, done.brain, done.alignment.matrix)
-        true, found = np.log(field.voxels[white]), np.log(done.channels[contrast].field[white])
+        true, found = np.log(field.voxels[white]), np.log(done.scans[contrast].field[white])
         assert (true - found).var() <= 0.2 * true.var()
 
 
@@ -118,5 +118,5 @@ def test_white_matter_lies_within_one_deviation_of_the_stripe(index, phantoms):
     subject = read_bids(phantoms).subjects[index]
     done = prepared(subject)
     white = white_matter(index, done)
-    medians = [abs(np.median(channel.ready.voxels[white])) for channel in done.channels.values()]
+    medians = [abs(np.median(channel.ready.voxels[white])) for channel in done.scans.values()]
     assert max(medians) <= 1.0

@@ -8,7 +8,7 @@ import SimpleITK as sitk
 
 import heads
 from steelyard.imaging.preprocess import Settings, bias
-from steelyard.imaging.preprocess.pipeline import finish
+from steelyard.imaging.preprocess.pipeline import prepare_contrast
 from steelyard.imaging.preprocess.whitestripe import find_stripe
 from steelyard.imaging.scans import boxes
 from steelyard.imaging.scans.volumes import Volume
@@ -65,7 +65,7 @@ def test_memory_for_a_head_in_much_air(shaded, all_is_fine):
     scan = Volume(np.pad(shaded.voxels, air), heads.AFFINE)
     brain = Volume(np.pad(BRAIN.voxels, air), heads.AFFINE)
     tracemalloc.start()
-    finish(scan, None, Settings(), brain=brain, seconds={})
+    prepare_contrast(scan, None, Settings(), brain=brain, seconds={})
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     # Three results of 4 bytes for each voxel are returned; with every step on the whole grid the peak was at 61 bytes.

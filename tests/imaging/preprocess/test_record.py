@@ -4,11 +4,9 @@ import json
 
 import pytest
 
-from steelyard.errors import UserError
 from steelyard.files.ownership import write_results
 from steelyard.imaging.datasets.subjects import Subject
 from steelyard.imaging.preprocess import outputs
-from steelyard.imaging.preprocess.record import read_outputs, read_record
 
 SUBJECT = Subject(name="1", label="1", flair="sub-1_FLAIR.nii.gz")
 WHOLE = {"Fingerprint": "x", "Measures": {"brain_ml": 1400.0}, "Seconds": {"total": 2.5}, "Outputs": {}}
@@ -18,7 +16,6 @@ def written(out, content):
     path = outputs.record_path(out, SUBJECT)
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(content))
-    return path
 
 
 def sealed(out, content):
@@ -29,10 +26,10 @@ def sealed(out, content):
 
 
 def test_a_whole_record_is_read(tmp_path):
-    path = sealed(tmp_path, {"Steelyard": WHOLE | {"Measures": {"brain_ml": 1400.0, "moved_mm": float("nan")}}})
-    record = read_record(path)
+    sealed(tmp_path, {"Steelyard": WHOLE | {"Measures": {"brain_ml": 1400.0, "moved_mm": float("nan")}}})
+    record = outputs.read_record(tmp_path, SUBJECT)
     assert (record.fingerprint, record.seconds) == ("x", 2.5)
-    assert outputs.read_record(tmp_path, SUBJECT).measures["brain_ml"] == 1400.0
+    assert record.measures["brain_ml"] == 1400.0
 
 
 @pytest.mark.parametrize(
@@ -53,11 +50,10 @@ def test_a_damaged_record_vouches_for_nothing(tmp_path, change):
 
 @pytest.mark.parametrize("content", [[], 3, {"Steelyard": []}, {"Steelyard": {"Outputs": [3]}}, {"Steelyard": None}])
 def test_what_is_no_record_names_no_files(tmp_path, content):
-    path = written(tmp_path, content)
-    with pytest.raises(UserError, match=r"\.json: "):
-        read_outputs(path)
+    written(tmp_path, content)
     assert outputs.read_record(tmp_path, SUBJECT) is None
-    assert outputs.written_files(tmp_path) == {}
+    assert outputs.files_by_subject(tmp_path) == {}
+    assert outputs.files_of(tmp_path, "sub-1") == []
 
 
 def test_a_record_that_somebody_changed_vouches_for_nothing(tmp_path):

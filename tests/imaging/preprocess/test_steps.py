@@ -7,10 +7,8 @@ from steelyard.errors import UserError
 from steelyard.imaging.datasets.subjects import Subject
 from steelyard.imaging.preprocess import Settings, prepare
 from steelyard.imaging.preprocess.bias import correct_bias
-from steelyard.imaging.preprocess.pipeline import dice
-from steelyard.imaging.preprocess.quality import judge
-from steelyard.imaging.preprocess.record import measures
-from steelyard.imaging.preprocess.register import align, keep_if_aligned
+from steelyard.imaging.preprocess.quality import assess_quality, measure_quality
+from steelyard.imaging.preprocess.register import align, dice, identity_if_aligned
 from steelyard.imaging.preprocess.whitestripe import find_stripe
 from steelyard.imaging.scans.grids import (
     from_image,
@@ -62,9 +60,9 @@ def test_heads_that_the_headers_leave_far_apart_are_brought_together_by_their_br
 def test_aligned_data_is_recognised_only_on_one_grid_and_within_the_tolerance():
     found = align(heads.scan("flair", LABELS), heads.scan("t1", LABELS, seed=1), brain=BRAIN)
     assert found.moved_mm < 0.5
-    assert np.array_equal(keep_if_aligned(found, one_grid=True, tolerance_mm=1.5).matrix, np.eye(4))
-    assert not keep_if_aligned(found, one_grid=False, tolerance_mm=1.5).kept
-    assert not keep_if_aligned(found, one_grid=True, tolerance_mm=0.0).kept
+    assert np.array_equal(identity_if_aligned(found, one_grid=True, tolerance_mm=1.5).matrix, np.eye(4))
+    assert not identity_if_aligned(found, one_grid=False, tolerance_mm=1.5).unchanged
+    assert not identity_if_aligned(found, one_grid=True, tolerance_mm=0.0).unchanged
 
 
 def test_n4_removes_four_fifths_of_a_smooth_field_in_white_matter():
@@ -153,7 +151,7 @@ def test_masks_drawn_on_t1_follow_it_to_flair(tmp_path):
     untouched = resample(Volume(far == 5, heads.AFFINE), done.brain, np.eye(4)).voxels
     assert dice(done.masks["wmh"].voxels, labels == 5) > 0.7 > 0.5 > dice(untouched, labels == 5)
     assert done.alignment is not None
-    assert not done.alignment.kept
+    assert not done.alignment.unchanged
 
 
 def pair(tmp_path, *, t1, **others):
@@ -176,9 +174,9 @@ def test_brain_outside_the_field_of_view_of_t1_is_left_out_of_it_and_told(tmp_pa
     beyond[:, :, :top] = False
     assert beyond.any()
     assert done.t1_missing == pytest.approx(float(beyond.sum()) / BRAIN.voxels.sum(), abs=1e-6)
-    assert not done.channels["t1"].ready.voxels[beyond].any()
-    assert done.channels["flair"].ready.voxels[beyond].any()
-    assert "outside T1w's field of view" in judge([measures(done)])[0].reasons[0]
+    assert not done.scans["t1"].ready.voxels[beyond].any()
+    assert done.scans["flair"].ready.voxels[beyond].any()
+    assert "outside T1w's field of view" in assess_quality([measure_quality(done)])[0].remarks[0]
 
 
 def test_one_image_as_both_contrasts_is_refused(tmp_path):
@@ -210,9 +208,9 @@ def test_every_step_can_be_skipped(tmp_path):
     subject = Subject(name="1", label="1", flair=folder / "sub-1_FLAIR.nii.gz", t1=folder / "sub-1_T1w.nii.gz")
     done = prepare(subject, Settings(align="skip", bias="skip", brain="skip", normalise="skip"))
     original = nibabel.load(subject.t1).get_fdata()
-    assert np.allclose(done.channels["t1"].ready.voxels, original)
-    assert done.channels["t1"].stripe is None
-    assert done.channels["t1"].field is None
+    assert np.allclose(done.scans["t1"].ready.voxels, original)
+    assert done.scans["t1"].stripe is None
+    assert done.scans["t1"].field is None
 
 
 @pytest.mark.parametrize(

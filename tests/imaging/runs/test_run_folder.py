@@ -113,6 +113,15 @@ def test_another_run_in_the_same_folder_is_refused_by_the_setting(job, labelled)
         list(train(replace(job, slices=elsewhere)))
 
 
+def test_a_folder_with_the_papers_name_of_the_method_is_the_same_run(job):
+    epochs = train(job)
+    next(epochs)
+    epochs.close()
+    path = job.out / "config.json"
+    path.write_text(path.read_text().replace('"conservative-25"', '"Ours-C-25"'))
+    assert [record.epoch for record in train(job)] == [1, 2, 3]
+
+
 def test_somebody_elses_folder_is_left_alone(job):
     job.out.mkdir()
     (job.out / "thesis.tex").write_text("years")

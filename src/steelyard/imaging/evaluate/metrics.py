@@ -18,20 +18,20 @@ from steelyard.imaging.anatomy.lesions import label_lesions
 Mask = NDArray[np.bool_]
 Spacing = tuple[float, float, float]
 
-_PERCENTILE = 95.0  # of the surface distances: a few stray voxels do not decide
+_PERCENTILE = 95.0  # of the surface distances, so that a few stray voxels do not decide
 
 
 @dataclass(frozen=True, kw_only=True)
 class VoxelMetrics:
-    """Agreement voxel by voxel; with TP, FP, FN and TN the four counts after thresholding.
+    """Agreement voxel by voxel; TP, FP, FN and TN are the four counts after thresholding.
 
     Args:
         dsc: Dice similarity coefficient, 2 TP / (2 TP + FP + FN); 1 if both masks are empty, 0 if one is.
-        auc: Area under the ROC curve of the probabilities; NaN where the truth is all or none.
-        average_precision: Mean precision over the steps of recall; NaN where the truth is all or none.
-        ppv: Positive predictive value, TP / (TP + FP); NaN if nothing is predicted.
-        tpr: True positive rate, TP / (TP + FN); NaN if nothing is there.
-        fpr: False positive rate, FP / (FP + TN); NaN if the truth is everywhere.
+        auc: Area under the ROC curve of the probabilities; NaN if the truth is empty or full.
+        average_precision: Mean precision over the steps of recall; NaN if the truth is empty or full.
+        ppv: Positive predictive value, TP / (TP + FP); NaN if no lesion is predicted.
+        tpr: True positive rate, TP / (TP + FN); NaN if the truth is empty.
+        fpr: False positive rate, FP / (FP + TN); NaN if the truth is full.
         accuracy: (TP + TN) / all.
         brier: Mean squared difference between probability and truth.
     """
@@ -54,8 +54,8 @@ class VolumeMetrics:
         hd95: 95 % Hausdorff distance in mm; 0 if both masks are empty, infinite if one is.
         volume_difference: |V predicted − V true| / V true in percent; with no true volume 0 if none is predicted,
             else infinite.
-        lesion_recall: Share of the true lesions that hold a predicted voxel; NaN if there are none.
-        lesion_precision: Share of the predicted lesions that hold a true voxel; NaN if there are none.
+        lesion_recall: Share of the true lesions that contain a predicted voxel; NaN if there are none.
+        lesion_precision: Share of the predicted lesions that contain a true voxel; NaN if there are none.
         lesion_f1: Harmonic mean of the two; 1 if there is no lesion in either mask, 0 if in one alone.
         predicted_ml: Volume of the predicted mask.
         true_ml: Volume of the true mask.
@@ -71,12 +71,12 @@ class VolumeMetrics:
 
 
 def voxel_metrics(probabilities: ArrayLike, truth: ArrayLike, *, threshold: float = 0.5) -> VoxelMetrics:
-    """Compare probabilities with a mask of the same shape, any shape.
+    """Compare probabilities with a mask of the same shape.
 
     Args:
         probabilities: Of lesion, 0 to 1.
         truth: The manual mask, zeros and ones.
-        threshold: A voxel counts as lesion if its probability is *greater*: at 0.5 the undecided is no lesion.
+        threshold: A voxel counts as lesion if its probability is *greater*; exactly 0.5 is not a lesion.
 
     Raises:
         ValueError: Shapes differ, there is no voxel, or values are out of range.
@@ -89,16 +89,20 @@ def voxel_metrics(probabilities: ArrayLike, truth: ArrayLike, *, threshold: floa
     _check(scores, mask, threshold)
     scores, mask = scores.ravel(), mask.ravel()
     predicted = scores > threshold
-    there, said, hit = (int(np.count_nonzero(part)) for part in (mask, predicted, predicted & mask))
-    rest = mask.size - there
+    true_positives = int(np.count_nonzero(predicted & mask))
+    false_positives = int(np.count_nonzero(predicted)) - true_positives
+    positives = int(np.count_nonzero(mask))
+    negatives = mask.size - positives
+    false_negatives = positives - true_positives
+    correct = true_positives + negatives - false_positives
     return VoxelMetrics(
-        dsc=_dice(hit, said + there),
-        auc=_ranked(roc_auc_score, mask, scores),
-        average_precision=_ranked(average_precision_score, mask, scores),
-        ppv=_share(hit, said),
-        tpr=_share(hit, there),
-        fpr=_share(said - hit, rest),
-        accuracy=(mask.size - said - there + 2 * hit) / mask.size,
+        dsc=_dice(true_positives, 2 * true_positives + false_positives + false_negatives),
+        auc=_ranking_score(roc_auc_score, mask, scores),
+        average_precision=_ranking_score(average_precision_score, mask, scores),
+        ppv=_share(true_positives, true_positives + false_positives),
+        tpr=_share(true_positives, positives),
+        fpr=_share(false_positives, negatives),
+        accuracy=correct / mask.size,
         brier=float(np.mean(np.square(scores - mask, dtype=np.float64))),
     )
 
@@ -107,9 +111,9 @@ def volume_metrics(predicted: ArrayLike, truth: ArrayLike, *, spacing: Spacing) 
     """Compare two three-dimensional masks on one grid.
 
     The surface of a mask is its voxels with a face neighbour outside it; beyond the grid is outside. Each surface
-    voxel has a distance to the nearest of the other surface, centre to centre; `hd95` is the 95th percentile of these
-    (interpolated linearly), taken in both directions, the larger of the two. A lesion is what hangs together by faces,
-    edges or corners (26 neighbours), as in the WMH Segmentation Challenge (Kuijf et al., IEEE TMI 2019).
+    voxel has a distance to the nearest voxel of the other surface, centre to centre. `hd95` is the 95th percentile of
+    these distances, interpolated linearly, in the direction in which it is larger. A lesion is a component connected
+    by faces, edges or corners (26 neighbours), as in the WMH Segmentation Challenge (Kuijf et al., IEEE TMI 2019).
 
     Args:
         predicted: Zeros and ones.
@@ -124,22 +128,25 @@ def volume_metrics(predicted: ArrayLike, truth: ArrayLike, *, spacing: Spacing) 
     >>> volume_metrics(np.roll(truth, 2, axis=0), truth, spacing=(1.0, 1.0, 3.0)).hd95
     2.0
     """
-    ours, theirs = _mask("predicted", predicted), _mask("truth", truth)
-    if ours.ndim != 3 or ours.shape != theirs.shape:
-        raise ValueError(f"two three-dimensional masks of one shape are needed; got {ours.shape} and {theirs.shape}.")
+    mask, true_mask = _mask("predicted", predicted), _mask("truth", truth)
+    if mask.ndim != 3 or mask.shape != true_mask.shape:
+        raise ValueError(
+            f"two three-dimensional masks of one shape are needed; got {mask.shape} and {true_mask.shape}."
+        )
     if len(spacing) != 3 or not all(math.isfinite(edge) and edge > 0 for edge in spacing):
         raise ValueError(f"spacing must be three positive lengths in mm; got {spacing}.")
-    voxel_ml = math.prod(spacing) / 1000
-    volumes = np.count_nonzero(ours) * voxel_ml, np.count_nonzero(theirs) * voxel_ml
-    recall, precision = _lesions_hit(theirs, ours), _lesions_hit(ours, theirs)
+    voxel_ml = math.prod(spacing) / 1000  # 1 ml is 1000 mm³
+    predicted_ml = np.count_nonzero(mask) * voxel_ml
+    true_ml = np.count_nonzero(true_mask) * voxel_ml
+    recall, precision = _share_of_lesions_hit(true_mask, mask), _share_of_lesions_hit(mask, true_mask)
     return VolumeMetrics(
-        hd95=_surface_distance(ours, theirs, spacing),
-        volume_difference=_difference(*volumes),
+        hd95=_surface_distance(mask, true_mask, spacing),
+        volume_difference=_volume_difference(predicted_ml, true_ml),
         lesion_recall=recall,
         lesion_precision=precision,
         lesion_f1=_f1(recall, precision),
-        predicted_ml=volumes[0],
-        true_ml=volumes[1],
+        predicted_ml=predicted_ml,
+        true_ml=true_ml,
     )
 
 
@@ -164,23 +171,27 @@ def _share(part: int, whole: int) -> float:
     return part / whole if whole else math.nan
 
 
-def _dice(hit: int, both: int) -> float:
-    return 2 * hit / both if both else 1.0
+def _dice(true_positives: int, voxels: int) -> float:
+    """Return Dice from the voxels of both masks together; two empty masks agree."""
+    return 2 * true_positives / voxels if voxels else 1.0
 
 
-def _ranked(score: Any, mask: Mask, scores: NDArray[Any]) -> float:
-    """Return a score of the order of the probabilities; there is none if the truth is all or none."""
-    return math.nan if mask.all() or not mask.any() else float(score(mask, scores))
+def _ranking_score(score: Any, mask: Mask, scores: NDArray[Any]) -> float:
+    """Return a score of how the probabilities rank the voxels; NaN if all voxels are lesion, or none is."""
+    if mask.all() or not mask.any():
+        return math.nan
+    return float(score(mask, scores))
 
 
-def _difference(predicted: float, true: float) -> float:
+def _volume_difference(predicted: float, true: float) -> float:
+    """Return the absolute difference in per cent of the true volume."""
     if true:
         return abs(predicted - true) / true * 100
     return math.inf if predicted else 0.0
 
 
-def _lesions_hit(mask: Mask, other: Mask) -> float:
-    """Return the share of a mask's lesions that hold a voxel of the other mask."""
+def _share_of_lesions_hit(mask: Mask, other: Mask) -> float:
+    """Return the share of a mask's lesions that contain a voxel of the other mask; NaN if it has no lesion."""
     labels, count = label_lesions(mask)
     return _share(len(np.unique(labels[mask & other])), count)
 
@@ -193,20 +204,24 @@ def _f1(recall: float, precision: float) -> float:
     return 2 * recall * precision / (recall + precision)
 
 
-def _surface_distance(ours: Mask, theirs: Mask, spacing: Spacing) -> float:
-    if not ours.any() or not theirs.any():
-        return 0.0 if ours.any() == theirs.any() else math.inf
-    a, b = _surface(ours, spacing), _surface(theirs, spacing)
-    return max(_directed(a, b), _directed(b, a))
+def _surface_distance(mask: Mask, true_mask: Mask, spacing: Spacing) -> float:
+    """Return the 95 % Hausdorff distance in mm."""
+    if not mask.any() and not true_mask.any():
+        return 0.0
+    if not mask.any() or not true_mask.any():
+        return math.inf
+    surface, true_surface = _surface_points(mask, spacing), _surface_points(true_mask, spacing)
+    return max(_directed_distance(surface, true_surface), _directed_distance(true_surface, surface))
 
 
-def _surface(mask: Mask, spacing: Spacing) -> NDArray[np.float64]:
-    """Return where the surface voxels of a mask lie, in mm, (n, 3)."""
+def _surface_points(mask: Mask, spacing: Spacing) -> NDArray[np.float64]:
+    """Return the centres of a mask's surface voxels in mm, (n, 3)."""
     surface: Mask = mask & ~ndimage.binary_erosion(mask)
     edges: NDArray[np.float64] = np.asarray(spacing, dtype=np.float64)
     return np.multiply(np.argwhere(surface), edges, dtype=np.float64)
 
 
-def _directed(from_: NDArray[np.float64], to: NDArray[np.float64]) -> float:
-    distances, _ = KDTree(to).query(from_)
+def _directed_distance(points: NDArray[np.float64], others: NDArray[np.float64]) -> float:
+    """Return the 95th percentile of the distances from each point to the nearest of the others."""
+    distances, _ = KDTree(others).query(points)
     return float(np.percentile(distances, _PERCENTILE))

@@ -1,4 +1,4 @@
-"""Networks by name."""
+"""Networks by name or import path."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -15,9 +15,9 @@ NAMES: dict[str, Callable[..., nn.Module]] = {"unet": UNet, "lightweight": Light
 """The networks that need no import path."""
 
 MOST_NUMBERS = 250_000_000
-"""Weights of a network; the paper's U-Net has 15 million. More is a slip, and gigabytes."""
+"""The largest number of weights of a network; the paper's U-Net has 15 million. More is a mistake, and gigabytes."""
 
-_SLICES = {"spatial_dims": 2, "in_channels": 1, "out_channels": 1}
+_MONAI_ARGUMENTS = {"spatial_dims": 2, "in_channels": 1, "out_channels": 1}  # slices of one channel to one logit
 
 
 def is_code(model: str) -> bool:
@@ -29,8 +29,8 @@ def build_network(model: str, *, width: int = 64, options: Mapping[str, Any] | N
     """Return a fresh network from one channel to one logit per pixel.
 
     Args:
-        model: `unet`, `lightweight`, `monai:BasicUNet` (any class of monai.networks.nets, which is told that it gets
-            slices of one channel), or `package.module:callable`, which is called with the options alone.
+        model: `unet` or `lightweight`; `monai:BasicUNet`, or any class of monai.networks.nets, which is told that it
+            gets slices of one channel; or `package.module:callable`, which is called with the options alone.
         width: Features at the first level of `unet` and `lightweight`.
         options: Further keyword arguments.
 
@@ -38,18 +38,15 @@ def build_network(model: str, *, width: int = 64, options: Mapping[str, Any] | N
         UserError: There is no such network, it does not take the options, or it is too large.
     """
     if model in NAMES:
-        sizes = describe_network(model, width=width, options=options)
-        count = sum(tensor.numel() for tensor in sizes.values())
-        if count > MOST_NUMBERS:
-            raise UserError(f"model {model}: has {count} weights with width {width}; {MOST_NUMBERS} are the most.")
-        own: nn.Module = _made(model, NAMES[model], _own_settings(model, width, options))
-        return own
-    make = _imported(model)
-    settings = dict(options or {})
+        return _build_own(model, width, options)
+    make = _import(model)
+    arguments = dict(options or {})
     if model.startswith("monai:"):
-        arguments = inspect.signature(make).parameters
-        settings = {key: value for key, value in _SLICES.items() if key in arguments} | settings
-    network = _made(model, make, settings)
+        accepted = inspect.signature(make).parameters
+        for name, value in _MONAI_ARGUMENTS.items():
+            if name in accepted:
+                arguments.setdefault(name, value)
+    network = _call(model, make, arguments)
     if not isinstance(network, nn.Module):
         raise UserError(f"model {model}: must return an nn.Module; got {type(network).__name__}.")
     if not any(parameter.requires_grad for parameter in network.parameters()):
@@ -58,39 +55,54 @@ def build_network(model: str, *, width: int = 64, options: Mapping[str, Any] | N
 
 
 def describe_network(model: str, *, width: int, options: Mapping[str, Any] | None = None) -> dict[str, Tensor]:
-    """Return the names and sizes of the weights of a network of ours, as tensors that take no memory.
+    """Return the names and sizes of the weights of a built-in network, as tensors that take no memory.
 
     Raises:
         UserError: It does not take the options.
     """
     with torch.device("meta"):
-        network: nn.Module = _made(model, NAMES[model], _own_settings(model, width, options))
+        network: nn.Module = _call(model, NAMES[model], _own_arguments(model, width, options))
     return network.state_dict()
 
 
-def _own_settings(model: str, width: int, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the arguments of a network of ours."""
-    if "width" in (options or {}):
+def _build_own(model: str, width: int, options: Mapping[str, Any] | None) -> nn.Module:
+    """Build a network of `NAMES`, unless it is too large."""
+    tensors = describe_network(model, width=width, options=options).values()
+    count = sum(tensor.numel() for tensor in tensors)
+    if count > MOST_NUMBERS:
+        raise UserError(f"model {model}: has {count} weights with width {width}; {MOST_NUMBERS} are the most.")
+    network: nn.Module = _call(model, NAMES[model], _own_arguments(model, width, options))
+    return network
+
+
+def _own_arguments(model: str, width: int, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the arguments of a built-in network."""
+    arguments = dict(options or {})
+    if "width" in arguments:
         raise UserError(f"model {model}: width is a setting of its own, not one of the options.")
-    return {"width": width} | dict(options or {})
+    return {"width": width, **arguments}
 
 
-def _made(model: str, make: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
+def _call(model: str, make: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """Call a constructor; whatever it raises is about its arguments, and becomes one line."""
     try:
-        return make(**settings)
-    except Exception as error:  # whatever a constructor raises, it is about its options
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"model {model}: {reason}") from error
+        return make(**arguments)
+    except Exception as error:
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise UserError(f"model {model}: {lines[0]}") from error
 
 
-def _imported(model: str) -> Callable[..., Any]:
-    place, colon, name = model.partition(":")
-    if not colon or not place or not name:
+def _import(model: str) -> Callable[..., Any]:
+    """Return the callable that `package.module:callable` or `monai:CLASS` names."""
+    module, colon, name = model.partition(":")
+    if not colon or not module or not name:
         raise UserError(f"model must be {', '.join(NAMES)}, monai:CLASS or package.module:callable; got {model!r}.")
-    place = "monai.networks.nets" if place == "monai" else place
+    if module == "monai":
+        module = "monai.networks.nets"
     try:
-        return getattr(import_module(place), name)  # type: ignore[no-any-return]
+        make: Callable[..., Any] = getattr(import_module(module), name)
     except ImportError as error:
-        raise UserError(f"model {model}: {place} cannot be imported, {error}; is its folder in PYTHONPATH?") from error
+        raise UserError(f"model {model}: {module} cannot be imported, {error}; is its folder in PYTHONPATH?") from error
     except AttributeError:
-        raise UserError(f"model {model}: {place} has no {name}.") from None
+        raise UserError(f"model {model}: {module} has no {name}.") from None
+    return make

@@ -1,4 +1,4 @@
-"""Weights files, which may come from anybody."""
+"""Weights files in the safetensors format, which may come from anybody."""
 
 import math
 from collections.abc import Mapping
@@ -14,10 +14,12 @@ from steelyard.errors import UserError
 from steelyard.files.regular_files import open_regular
 from steelyard.imaging.networks.build import describe_network
 
-_FLOATS = {"F16", "BF16", "F32", "F64"}  # as safetensors calls them; narrower ones are no weights to predict with
-_INTEGERS = {"I64", "I32", "I16", "I8", "U8"}  # how often batch normalisation has run
+# Types as safetensors calls them. Floats of 8 bits are too narrow to predict with.
+_FLOATS = {"F16", "BF16", "F32", "F64"}
+_INTEGERS = {"I64", "I32", "I16", "I8", "U8"}  # batch normalisation counts its batches
 
 Header = dict[str, tuple[str, tuple[int, ...]]]
+"""Type and shape of every tensor in a file, by name."""
 
 
 def check_size(path: Path, model: str, *, width: int, options: Mapping[str, Any] | None = None) -> None:
@@ -45,10 +47,10 @@ def check_size(path: Path, model: str, *, width: int, options: Mapping[str, Any]
 
 
 def load_weights(network: nn.Module, path: Path) -> None:
-    """Give a network the weights in a file.
+    """Load the weights in a file into a network.
 
     Raises:
-        UserError: The file is no safetensors file or holds the weights of another architecture.
+        UserError: The file is not a safetensors file or holds the weights of another architecture.
     """
     expected = network.state_dict()
     _check_header(path, _read_header(path), expected)
@@ -57,7 +59,7 @@ def load_weights(network: nn.Module, path: Path) -> None:
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
         raise _unreadable(path, error) from error
     for name, tensor in expected.items():
-        # In the network's own precision: a large number of 64 bits is infinite in 32.
+        # Checked in the network's own precision: a large number of 64 bits is infinite in 32.
         weights[name] = weights[name].to(tensor.dtype)
         if not weights[name].isfinite().all():
             raise UserError(f"{path}: {name} holds NaN or infinite numbers.")
@@ -65,12 +67,12 @@ def load_weights(network: nn.Module, path: Path) -> None:
 
 
 def _read_header(path: Path) -> Header:
-    """Return the type and shape of every tensor in a file; the numbers themselves are not read."""
+    """Read the header of a file; the numbers themselves are not read."""
     header: Header = {}
     try:
         open_regular(path).close()  # safetensors itself would wait for ever for the other end of a pipe
         with safe_open(path, "pt") as file:
-            for name in file.keys():  # noqa: SIM118, it is no dict
+            for name in file.keys():  # noqa: SIM118, it is not a dict
                 tensor = file.get_slice(name)
                 header[name] = (str(tensor.get_dtype()), tuple(tensor.get_shape()))
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
@@ -80,24 +82,29 @@ def _read_header(path: Path) -> Header:
 
 def _check_header(path: Path, header: Header, expected: Mapping[str, Tensor]) -> None:
     """Refuse weights of other names, shapes or types than a network's."""
-    other = f"{path}: the weights are of another architecture"
-    for name in sorted(set(expected) ^ set(header)):
-        side = "lacks" if name in expected else "holds"
-        raise UserError(f"{other}; the file {side} {name!r:.80}.")
+    fault = f"{path}: the weights are of another architecture"
+    for name in sorted(set(expected) ^ set(header)):  # those that one side alone has
+        verb = "lacks" if name in expected else "holds"
+        raise UserError(f"{fault}; the file {verb} {name!r:.80}.")
     for name, tensor in expected.items():
         kind, shape = header[name]
         if tensor.shape != shape:
-            raise UserError(f"{other}; {name} is {shape}, not {tuple(tensor.shape)}.")
-        if kind not in _allowed(tensor.dtype):
+            raise UserError(f"{fault}; {name} is {shape}, not {tuple(tensor.shape)}.")
+        if kind not in _allowed_kinds(tensor.dtype):
             raise UserError(f"{path}: {name} holds numbers of type {kind}, which are not this network's weights.")
 
 
-def _allowed(dtype: torch.dtype) -> set[str]:
+def _allowed_kinds(dtype: torch.dtype) -> set[str]:
+    """Return the types in a file that may be loaded into a tensor of this type."""
     if dtype.is_floating_point:
         return _FLOATS
-    return {torch.bool: {"BOOL"}, torch.complex64: {"C64"}}.get(dtype, _INTEGERS)
+    if dtype == torch.bool:
+        return {"BOOL"}
+    if dtype == torch.complex64:
+        return {"C64"}
+    return _INTEGERS
 
 
 def _unreadable(path: Path, error: Exception) -> UserError:
-    reason = (str(error).splitlines() or [type(error).__name__])[0]
-    return UserError(f"{path}: cannot be read as safetensors ({reason[:120]}).")
+    lines = str(error).splitlines() or [type(error).__name__]
+    return UserError(f"{path}: cannot be read as safetensors ({lines[0][:120]}).")

@@ -1,14 +1,12 @@
-"""The results on disk: names, writing, and telling whether a scan is still up to date."""
+"""The results of a scan on disk: their names, what their JSON files say, and writing them."""
 
-import json
-import math
 import os
+import re
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import dataclass
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,13 +14,14 @@ from steelyard.errors import one_line
 from steelyard.files.destinations import first_link
 from steelyard.files.ownership import Pack, read_sealed, write_results
 from steelyard.files.records import as_json
+from steelyard.imaging.datasets import derivative_records
 from steelyard.imaging.datasets.bids import PREDICTOR
-from steelyard.imaging.datasets.derivatives import FIGURES, Kind, anat_folders, versions
+from steelyard.imaging.datasets.derivatives import FIGURES, Kind, versions
 from steelyard.imaging.predict.options import REVISION, Options
 from steelyard.imaging.predict.pipeline import Prediction
 from steelyard.imaging.predict.scans import Scan
 from steelyard.imaging.predict.table import Row, read_row
-from steelyard.imaging.preprocess.settings import REVISION as PREPARED
+from steelyard.imaging.preprocess.settings import REVISION as PREPROCESS_REVISION
 from steelyard.imaging.scans.nifti import pack_nifti, read_header
 from steelyard.imaging.scans.volumes import Volume, turned_back
 
@@ -39,120 +38,118 @@ one row for each scan, index.html shows them all, what to look at first; {FIGURE
 )
 """What `steelyard predict` writes."""
 
-_MASK, _MAP = "_label-WMH_mask", "_label-WMH_probseg"
+_MASK, _PROBABILITIES = "_label-WMH_mask", "_label-WMH_probseg"
+_RECORD = re.compile(rf"sub-.*{_MASK}\.json", re.DOTALL)
+
+
+class ResultFiles(NamedTuple):
+    """The files that the record of a scan must list."""
+
+    probabilities: Path
+    probabilities_sidecar: Path
+    mask: Path
+    figure: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanRecord:
+    """What the record of a scan says.
+
+    Args:
+        fingerprint: Of the scan, the network, the options and the method.
+        row: The scan's row in the table.
+    """
+
+    fingerprint: str
+    row: Row
 
 
 def record_path(out: Path, scan: Scan) -> Path:
-    """Return the file that vouches for a scan's results: it is written last."""
+    """Return the record of a scan: the JSON beside its mask."""
     return out / scan.folder / f"{scan.key}{_MASK}.json"
 
 
-def figure_path(record: Path, out: Path) -> Path:
-    """Return the picture that belongs to a record."""
-    return out / FIGURES / f"{record.name.removesuffix(f'{_MASK}.json')}.jpg"
+def record_paths(out: Path) -> list[Path]:
+    """Return the files in a folder that are named like records, sorted."""
+    return derivative_records.records_in(out, _RECORD)
 
 
-def results_of(record: Path, out: Path) -> list[Path]:
-    """Return the files that a record must list: probabilities, what is said of them, mask, picture."""
-    stem = record.name.removesuffix(f"{_MASK}.json")
-    names = (f"{_MAP}.nii.gz", f"{_MAP}.json", f"{_MASK}.nii.gz")
-    return [*(record.with_name(stem + name) for name in names), figure_path(record, out)]
+def result_files(record: Path, out: Path) -> ResultFiles:
+    """Return the files that a record must list."""
+    key = record.name.removesuffix(f"{_MASK}.json")
+    return ResultFiles(
+        probabilities=record.with_name(f"{key}{_PROBABILITIES}.nii.gz"),
+        probabilities_sidecar=record.with_name(f"{key}{_PROBABILITIES}.json"),
+        mask=record.with_name(f"{key}{_MASK}.nii.gz"),
+        figure=derivative_records.figure_path(out, key),
+    )
 
 
 def files_of(record: Path, out: Path) -> list[Path]:
-    """Return the files of a scan that has a record, itself last; no name is taken from what any file says."""
+    """Return the files of a scan that has a record, the record last; no name is taken from a file's content."""
     if first_link(record.parent, out) is not None or not record.is_file():
         return []
-    return [*results_of(record, out), record]
+    return [*result_files(record, out), record]
 
 
-def fingerprint(scan_digest: str, about: Mapping[str, Any], options: Options) -> str:
-    """Return what changes when the scan, the model, an option or the method changes."""
-    content = [REVISION, PREPARED, scan_digest, dict(about), options.as_dict()]
-    return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+def fingerprint(scan_digest: str, network: Mapping[str, Any], options: Options) -> str:
+    """Return what changes when the scan, the network, an option or the method changes."""
+    content = [REVISION, PREPROCESS_REVISION, scan_digest, dict(network), options.as_dict()]
+    return derivative_records.fingerprint(content)
 
 
-def read_record(record: Path, out: Path) -> tuple[str, Row] | None:
-    """Return the fingerprint and the row of a scan, if its record is as it was written and every file of it there."""
+def read_record(record: Path, out: Path) -> ScanRecord | None:
+    """Return what an earlier run recorded about a scan; None if the record was changed or a result is missing."""
     own = read_sealed(record)
-    results = results_of(record, out)
-    if own is None or set(own["Outputs"]) != {path.relative_to(out).as_posix() for path in results}:
+    results = result_files(record, out)
+    expected_names = {path.relative_to(out).as_posix() for path in results}
+    if own is None or set(own["Outputs"]) != expected_names or not all(map(Path.is_file, results)):
         return None
     try:
-        row = read_row(own["Row"])
-        return (str(own["Fingerprint"]), row) if all(path.is_file() for path in results) else None
+        return ScanRecord(fingerprint=str(own["Fingerprint"]), row=read_row(own["Row"]))
     except (ValueError, KeyError, TypeError):
         return None
 
 
-def records(out: Path) -> list[Path]:
-    """Return the records in a folder, by name."""
-    return sorted(path for folder in anat_folders(out) for path in folder.glob(f"sub-*{_MASK}.json"))
+def write_scan(
+    out: Path, scan: Scan, prediction: Prediction, *, common: Mapping[str, Any], picture: bytes
+) -> list[Path]:
+    """Write all results of one scan and its record; return the files that were moved out of the way.
 
-
-def write_scan(out: Path, scan: Scan, found: Prediction, *, common: Mapping[str, Any], picture: bytes) -> list[Path]:
-    """Write everything of one scan and the record that vouches for it; return what was moved out of the way."""
+    Args:
+        out: The folder of results.
+        scan: The scan.
+        prediction: Its results.
+        common: What the record says besides versions.
+        picture: A JPEG.
+    """
     record = record_path(out, scan)
-    probabilities, about, mask, figure = results_of(record, out)
+    results = result_files(record, out)
     header = read_header(scan.path)
-    own = Volume(found.scan.voxels, header.get_best_affine())
-    beside = {"Sources": [_source(scan.path, out)], "SpatialReference": "orig"}
-    description = {"Description": "Probability of white matter hyperintensity.", **beside}
+    scan_grid = Volume(prediction.scan.voxels, header.get_best_affine())
+    sidecar = {"Sources": [_relative_source(scan.path, out)], "SpatialReference": "orig"}
+    probabilities_sidecar = {"Description": "Probability of white matter hyperintensity.", **sidecar}
     plan: dict[Path, Pack] = {
-        probabilities: partial(_packed, found.probabilities, np.float32, own, header),
-        mask: partial(_packed, found.lesions.mask, np.uint8, own, header),
-        about: as_json(description).encode,
-        figure: lambda: picture,
+        results.probabilities: partial(_pack, prediction.probabilities, np.float32, scan_grid, header),
+        results.mask: partial(_pack, prediction.lesions.mask, np.uint8, scan_grid, header),
+        results.probabilities_sidecar: as_json(probabilities_sidecar).encode,
+        results.figure: lambda: picture,
     }
-    content = {"Type": "Lesion", **beside, "Steelyard": {**common, "Versions": versions()}}
+    content = {"Type": "Lesion", **sidecar, "Steelyard": {**common, "Versions": versions()}}
     return write_results(out, record, plan, content)
 
 
-def _packed(volume: Volume, kind: type[np.generic], own: Volume, header: Any) -> bytes:
-    """Return a volume on the axes of the scan itself, as a file."""
-    voxels = turned_back(volume.voxels.astype(kind), own).voxels
-    return pack_nifti(voxels, own.affine, like=header)
+def _pack(volume: Volume, dtype: type[np.generic], scan_grid: Volume, header: Any) -> bytes:
+    """Return an upright volume as a NIfTI file with the axes and the header of the scan's own file.
+
+    Axes are swapped and flipped; no voxel is resampled.
+    """
+    voxels = turned_back(volume.voxels.astype(dtype), scan_grid).voxels
+    return pack_nifti(voxels, scan_grid.affine, like=header)
 
 
-def describe(scan: Scan, found: Prediction, *, about: Mapping[str, Any], options: Options) -> Row:
-    """Return the row of a scan."""
-    lesions = found.lesions
-    return Row(
-        scan=scan.key,
-        source=one_line(scan.path.name),
-        contrast=scan.contrast or "",
-        wmh_ml=_rounded(lesions.total_ml),
-        lesions=lesions.count,
-        periventricular_ml=_rounded(lesions.periventricular_ml),
-        deep_ml=_rounded(lesions.deep_ml),
-        largest_ml=_rounded(max(lesions.volumes_ml, default=0.0)),
-        sizes_ml=" ".join(f"{size:.4g}" for size in lesions.volumes_ml),
-        brain_ml=_rounded(_ml(found.brain)),
-        threshold=options.threshold,
-        smallest_ml=options.smallest_ml,
-        brain=found.steps["brain"],
-        bias=found.steps["bias"],
-        normalise=found.steps["normalise"],
-        model=str(about["Name"]),
-        weights=str(about["SHA256"])[:12],
-    )
-
-
-def as_record(row: Row) -> dict[str, Any]:
-    """Return a row as a record holds it."""
-    return asdict(row)
-
-
-def _ml(mask: Volume) -> float:
-    return int(np.count_nonzero(mask.voxels)) * mask.voxel_ml
-
-
-def _rounded(value: float) -> float | None:
-    return round(value, 4) if math.isfinite(value) else None
-
-
-def _source(path: Path, out: Path) -> str:
-    """Where a scan lies as seen from the results, or its name if no path leads there."""
+def _relative_source(path: Path, out: Path) -> str:
+    """Return the path of a scan as seen from the results, or its name if no path leads there."""
     try:
         return one_line(Path(os.path.relpath(path.resolve(), out.resolve())).as_posix())
     except ValueError:  # another drive

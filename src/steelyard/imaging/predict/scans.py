@@ -1,4 +1,4 @@
-"""Which scans there are, and how their results will be called."""
+"""Which scans are predicted, and the names of their results."""
 
 import os
 import re
@@ -15,11 +15,12 @@ from steelyard.imaging.datasets.subjects import bids_label, is_folder, leads_in_
 Contrast = Literal["flair", "t1", "both"]
 
 _ENDINGS = (".nii", ".nii.gz")
-# What BIDS allows between subject and space, in its order; the space and the description of the scan are replaced.
-_ENTITIES = ("acq", "ce", "trc", "rec", "dir", "run", "echo", "flip", "inv", "mt", "part", "proc")
-_REPLACED = ("space", "desc", "res")
+# The entities that BIDS allows between subject and space, in its order. A result keeps them.
+_KEPT_ENTITIES = ("acq", "ce", "trc", "rec", "dir", "run", "echo", "flip", "inv", "mt", "part", "proc")
+_REPLACED_ENTITIES = ("space", "desc", "res")  # a result has its own
+_KNOWN_ENTITIES = {"sub", "ses", *_KEPT_ENTITIES, *_REPLACED_ENTITIES}
 _CIRCLE = "is a link that leads in a circle."
-_WORDS = {"flair": "flair", "t1": "t1", "t1w": "t1"}
+_CONTRAST_WORDS = {"flair": "flair", "t1": "t1", "t1w": "t1"}  # in the name of a file, and what they mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +31,9 @@ class Scan:
         path: The file.
         label: Of the subject, in the letters and digits that BIDS allows.
         session: Of the subject, if the name tells.
-        entities: What else tells it from other scans, such as `run-2`.
-        contrast: `flair` or `t1`, or none if nothing tells.
-        fault: What is wrong with its links or folder, if anything is; it fails then, and the others go on.
+        entities: What else distinguishes it from other scans, such as `run-2`.
+        contrast: `flair` or `t1`; None if nothing tells.
+        fault: What is wrong with its links or its folder, if anything. The scan fails then, and the others go on.
     """
 
     path: Path
@@ -45,7 +46,7 @@ class Scan:
     @property
     def key(self) -> str:
         """The start of every file name of its results."""
-        space = SUFFIX[self.contrast] if self.contrast else "orig"
+        space = "orig" if self.contrast is None else SUFFIX[self.contrast]
         return "_".join([*self._visit, *self.entities, f"space-{space}"])
 
     @property
@@ -55,16 +56,18 @@ class Scan:
 
     @property
     def _visit(self) -> list[str]:
-        return [f"sub-{self.label}", *([f"ses-{self.session}"] if self.session else [])]
+        if self.session is None:
+            return [f"sub-{self.label}"]
+        return [f"sub-{self.label}", f"ses-{self.session}"]
 
 
 def find_scans(paths: Sequence[Path], *, contrast: Contrast = "both") -> tuple[Scan, ...]:
-    """List the scans in files and folders, by the names of their results.
+    """List the scans in files and folders, sorted by the names of their results.
 
     Args:
-        paths: NIfTI files, and folders or BIDS datasets, of which everything named `…_FLAIR` or `…_T1w` is taken,
-            but for what lies in `derivatives`.
-        contrast: Which scans of a folder are taken; also what a file shows whose name does not tell.
+        paths: NIfTI files, folders or BIDS datasets. Of a folder everything named `…_FLAIR` or `…_T1w` is taken, except
+            what lies in `derivatives`.
+        contrast: Which scans of a folder are taken. It is also the contrast of a file whose name does not tell.
 
     What cannot be read in a folder, or is a link that leads in a circle, is listed with its fault.
 
@@ -73,108 +76,158 @@ def find_scans(paths: Sequence[Path], *, contrast: Contrast = "both") -> tuple[S
     """
     scans: dict[Path, Scan] = {}
     for path in paths:
-        for scan in _scans(path, contrast):
+        for scan in _scans_at(path, contrast):
             scans.setdefault(scan.path, scan)
-    seen: dict[str, Scan] = {}
+    scans_by_key: dict[str, Scan] = {}
     for scan in scans.values():
-        first = seen.setdefault(scan.key.casefold(), scan)
+        # Keys that differ in case only would be one file on some systems.
+        first = scans_by_key.setdefault(scan.key.casefold(), scan)
         if os.path.realpath(first.path) != os.path.realpath(scan.path):  # unlike resolve(), it bears links in a circle
             raise UserError(
                 f"{first.path} and {scan.path}: the results of both would be called {scan.key}; rename one of them."
             )
-    return tuple(sorted(seen.values(), key=lambda scan: scan.key))
+    return tuple(sorted(scans_by_key.values(), key=lambda scan: scan.key))
 
 
-def _scans(path: Path, contrast: Contrast) -> list[Scan]:
-    if not is_folder(path):
-        return [_file(path, contrast)]
-    suffixes = [suffix for name, suffix in SUFFIX.items() if contrast in (name, "both")]
-    endings = tuple(f"_{suffix}{ending}" for suffix in suffixes for ending in _ENDINGS)
-    lost: list[Scan] = []
-    files = [file for file in _walk(path, lost) if file.name.endswith(endings) and _is_scan(file)]
-    scans = [_with_fault(_described(file, contrast)) for file in without_twins(files)]
-    if not scans and not lost:
-        raise UserError(f"{path}: there is no {' or '.join(f'…_{suffix}.nii.gz' for suffix in suffixes)} in it.")
-    return scans + lost
-
-
-def _file(path: Path, contrast: Contrast) -> Scan:
+def _scans_at(path: Path, contrast: Contrast) -> list[Scan]:
+    if is_folder(path):
+        return _scans_in_folder(path, contrast)
     if not path.name.endswith(_ENDINGS):
         raise UserError(f"{path}: a NIfTI file (.nii, .nii.gz) or a folder is needed.")
-    if not os.path.lexists(path):  # a link that leads nowhere is its scan's fault
+    if not os.path.lexists(path):  # a link that leads nowhere exists: it fails later, as its scan's fault
         raise UserError(f"{path}: there is no such file.")
-    return _with_fault(_described(path, contrast))
+    return [_scan_of_file(path, contrast)]
 
 
-def _with_fault(scan: Scan) -> Scan:
-    return replace(scan, fault=f"{scan.path}: {_CIRCLE}") if leads_in_circle(scan.path) else scan
+def _scans_in_folder(folder: Path, contrast: Contrast) -> list[Scan]:
+    suffixes = [suffix for name, suffix in SUFFIX.items() if contrast in (name, "both")]
+    unreadable: list[Scan] = []
+    files = [path for path in _walk(folder, unreadable) if _is_scan(path.name, suffixes)]
+    scans = [_scan_of_file(path, contrast) for path in without_twins(files)]
+    if not scans and not unreadable:
+        names = " or ".join(f"…_{suffix}.nii.gz" for suffix in suffixes)
+        raise UserError(f"{folder}: there is no {names} in it.")
+    return scans + unreadable
 
 
-def _walk(root: Path, lost: list[Scan]) -> Iterator[Path]:
-    """Yield the files in a folder; add to `lost` what cannot be read of it."""
+def _walk(root: Path, unreadable: list[Scan]) -> Iterator[Path]:
+    """Yield the files in a folder; add to `unreadable` the folders and links in it that cannot be read."""
 
-    def note(error: OSError) -> None:
+    def add_unreadable(error: OSError) -> None:
         folder = Path(error.filename)
         fault = f"{folder}: cannot be read, {reason(error)}."
         if folder == root:
             raise UserError(fault) from error
-        lost.append(_lost(folder, root, fault))
+        unreadable.append(_unreadable_folder(folder, root, fault))
 
-    for top, folders, files in os.walk(root, onerror=note):
+    for top, folders, files in os.walk(root, onerror=add_unreadable):
+        # In place: os.walk goes on with the folders that are left here.
         folders[:] = sorted(name for name in folders if name[0] != "." and name != "derivatives")
         for name in sorted(files):
             path = Path(top, name)
+            # A link to itself may have been a subject's folder.
             if name.startswith("sub-") and not path.suffix and leads_in_circle(path):
-                lost.append(_lost(path, root, f"{path}: {_CIRCLE}"))
+                unreadable.append(_unreadable_folder(path, root, f"{path}: {_CIRCLE}"))
             elif name[0] != ".":
                 yield path
 
 
-def _lost(folder: Path, root: Path, fault: str) -> Scan:
-    """Stand for the scans of a folder that cannot be read; no scan gets the same label."""
+def _unreadable_folder(folder: Path, root: Path, fault: str) -> Scan:
+    """Return one entry for all scans of a folder that cannot be read; no scan gets the same label."""
     relative = str(folder.relative_to(root))
-    mark = sha256(os.fsencode(relative)).hexdigest()[:6]
-    return Scan(path=folder, label=bids_label(relative) + mark, fault=fault)
+    suffix = sha256(os.fsencode(relative)).hexdigest()[:6]
+    return Scan(path=folder, label=bids_label(relative) + suffix, fault=fault)
 
 
-def _is_scan(file: Path) -> bool:
-    return not re.search(r"_desc-(?!preproc_)", file.name)
+def _is_scan(name: str, suffixes: Sequence[str]) -> bool:
+    """Whether a file's name is that of a raw or preprocessed scan, such as `…_FLAIR.nii.gz`.
+
+    >>> _is_scan("sub-1_FLAIR.nii", ["FLAIR"]), _is_scan("sub-1_desc-brain_FLAIR.nii", ["FLAIR"])
+    (True, False)
+    """
+    stem = _stem(name)
+    has_suffix = name.endswith(_ENDINGS) and any(stem.endswith(f"_{suffix}") for suffix in suffixes)
+    is_other_derivative = re.search(r"_desc-(?!preproc_)", name) is not None
+    return has_suffix and not is_other_derivative
 
 
-def _described(path: Path, contrast: Contrast) -> Scan:
-    stem = path.name.removesuffix(".gz").removesuffix(".nii")
-    shows = _contrast(stem)
-    if shows is None and contrast != "both":
-        shows = contrast
-    if contrast not in ("both", shows):
-        raise UserError(f"{path}: is a {SUFFIX[shows or 'flair']} by its name; --contrast {contrast} says otherwise.")
-    parts = stem.split("_")
+def _stem(name: str) -> str:
+    return name.removesuffix(".gz").removesuffix(".nii")
+
+
+def _scan_of_file(path: Path, contrast: Contrast) -> Scan:
+    """Return what the name of a file tells about its scan, and whether it is a link in a circle."""
+    scan = _named_scan(path, _contrast_of(path, contrast))
+    if leads_in_circle(path):
+        return replace(scan, fault=f"{path}: {_CIRCLE}")
+    return scan
+
+
+def _contrast_of(path: Path, option: Contrast) -> str | None:
+    """Return the contrast that a name or else the option tells; None if neither does.
+
+    Raises:
+        UserError: They contradict each other.
+    """
+    named = _named_contrast(_stem(path.name))
+    if option == "both" or option == named:
+        return named
+    if named is not None:
+        raise UserError(f"{path}: is a {SUFFIX[named]} by its name; --contrast {option} says otherwise.")
+    return option
+
+
+def _named_contrast(stem: str) -> str | None:
+    """Return the contrast that a name tells: its BIDS suffix, or the only contrast among its words.
+
+    >>> _named_contrast("sub-1_T1w"), _named_contrast("patient7-flair"), _named_contrast("flair-to-t1")
+    ('t1', 'flair', None)
+    """
+    last = stem.rsplit("_", 1)[-1]
+    if last in SUFFIX.values():
+        return _CONTRAST_WORDS[last.lower()]
+    words = re.split(r"[^0-9a-z]+", stem.lower())
+    contrasts = {_CONTRAST_WORDS[word] for word in words if word in _CONTRAST_WORDS}
+    return contrasts.pop() if len(contrasts) == 1 else None
+
+
+def _named_scan(path: Path, contrast: str | None) -> Scan:
+    """Return a scan with the labels that its file's name tells; any name will do."""
+    parts = _stem(path.name).split("_")
     if parts[-1] in SUFFIX.values():
         parts.pop()
-    held = [part.partition("-") for part in parts]
-    entities = {key: value for key, dash, value in held if dash and value}
-    known = {"sub", "ses", *_ENTITIES, *_REPLACED}
-    if len(entities) < len(parts) or "sub" not in entities or not known.issuperset(entities):
-        return Scan(path=path, label=bids_label(_plain_name(path, parts)), contrast=shows)
+    entities = _entities(parts)
+    if "sub" not in entities or not _KNOWN_ENTITIES.issuperset(entities):
+        return Scan(path=path, label=bids_label(_plain_name(path, parts)), contrast=contrast)
+    session = None
+    if "ses" in entities:
+        session = bids_label(entities["ses"])
     return Scan(
         path=path,
         label=bids_label(entities["sub"]),
-        session=bids_label(entities["ses"]) if "ses" in entities else None,
-        entities=tuple(f"{key}-{bids_label(entities[key])}" for key in _ENTITIES if key in entities),
-        contrast=shows,
+        session=session,
+        entities=tuple(f"{key}-{bids_label(entities[key])}" for key in _KEPT_ENTITIES if key in entities),
+        contrast=contrast,
     )
 
 
-def _contrast(stem: str) -> str | None:
-    """The contrast that a name tells, if it tells one."""
-    told = {_WORDS[word] for word in re.split(r"[^0-9a-z]+", stem.lower()) if word in _WORDS}
-    last = stem.rsplit("_", 1)[-1]
-    if last in SUFFIX.values():
-        return _WORDS[last.lower()]
-    return told.pop() if len(told) == 1 else None
+def _entities(parts: Sequence[str]) -> dict[str, str]:
+    """Return the BIDS entities of a name; none if a part of it is not an entity, or one is there twice.
+
+    >>> _entities(["sub-1", "run-2"]), _entities(["sub-1", "odd"])
+    ({'sub': '1', 'run': '2'}, {})
+    """
+    entities = {}
+    for part in parts:
+        key, _, value = part.partition("-")
+        if value:
+            entities[key] = value
+    return entities if len(entities) == len(parts) else {}
 
 
 def _plain_name(path: Path, parts: Iterable[str]) -> str:
-    """The name of a scan that BIDS would not name so; that of its folder where it is called after its contrast."""
+    """Return the name of a scan that is not named the BIDS way: its folder's if it is called after its contrast."""
     name = "_".join(parts).removeprefix("sub-")
-    return Path(os.path.realpath(path)).parent.name if name.lower() in {"", *_WORDS} else name
+    if name.lower() in {"", *_CONTRAST_WORDS}:
+        return Path(os.path.realpath(path)).parent.name
+    return name

@@ -1,4 +1,4 @@
-"""The trained network of a run directory, which may come from anybody."""
+"""The trained network of a run folder, which may come from anybody."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,37 +14,43 @@ from steelyard.imaging.scans.frame import Frame
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
-    """A network and what it expects.
+class TrainedNetwork:
+    """A trained network and what it expects.
 
     Args:
         network: In evaluation mode.
         frame: The planes that it was trained on.
-        about: What the records of its results say of it.
+        description: What the records of its results say of it.
     """
 
     network: nn.Module
     frame: Frame
-    about: Mapping[str, Any]
+    description: Mapping[str, Any]
 
 
-def load_model(run: Path, *, model: str | None = None) -> Model:
+def load_trained_network(run: Path, *, model: str | None = None) -> TrainedNetwork:
     """Load the network of a run; sizes are checked before memory is taken.
 
     Args:
-        run: The run directory.
-        model: The network's import path, from the user, if it is no network of ours.
+        run: The run folder.
+        model: The import path of the network's code, from the user, if it is not one of steelyard's networks.
 
     Raises:
-        UserError: The run is not one, its settings are impossible, its weights are missing, damaged or of another
+        UserError: The folder is not a run, its settings are impossible, its weights are missing, damaged or of another
             network, or the network is code that the user did not name.
     """
     if not run.is_dir():
-        raise UserError(f"{run}: there is no such run directory.")
-    directory = RunFolder(run)
-    config = directory.config
-    network = directory.network(model=model)
+        raise UserError(f"{run}: there is no such run folder.")
+    folder = RunFolder(run)
+    config = folder.config
+    network = folder.network(model=model)
     frame = config.slices.frame
-    about = {"Name": config.model, "Width": config.width, "Options": dict(config.options)}
-    shown = {"Shape": list(frame.shape) if frame.shape else None, "PixelMm": frame.pixel_mm}
-    return Model(network=network, frame=frame, about=about | {"Frame": shown, "SHA256": digest(directory.weights)})
+    shape = None if frame.shape is None else list(frame.shape)
+    description = {
+        "Name": config.model,
+        "Width": config.width,
+        "Options": dict(config.options),
+        "Frame": {"Shape": shape, "PixelMm": frame.pixel_mm},
+        "SHA256": digest(folder.weights),
+    }
+    return TrainedNetwork(network=network, frame=frame, description=description)

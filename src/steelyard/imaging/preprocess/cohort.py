@@ -1,22 +1,21 @@
-"""A whole cohort: in parallel, resumable, one subject's failure no other's."""
+"""A whole cohort: in parallel, resumable; a failed subject does not stop the others."""
 
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from time import perf_counter
 
 from steelyard.errors import UserError
-from steelyard.files.destinations import refuse_links
-from steelyard.files.ownership import is_intact, moved_message
+from steelyard.files.ownership import moved_message
 from steelyard.imaging.datasets.copies import refuse_copies
+from steelyard.imaging.datasets.derivative_records import figure_path, is_up_to_date, rounded_seconds
 from steelyard.imaging.datasets.derivatives import lock_derivatives, page_failed, versions, withdraw_outputs, write_top
 from steelyard.imaging.datasets.subjects import Dataset, Subject
-from steelyard.imaging.preprocess import outputs, record
+from steelyard.imaging.preprocess import outputs
 from steelyard.imaging.preprocess.mosaic import draw_mosaic
-from steelyard.imaging.preprocess.page import Entry, render_page
 from steelyard.imaging.preprocess.pipeline import prepare
+from steelyard.imaging.preprocess.quality import PageEntry, measure_quality, render_page
 from steelyard.imaging.preprocess.settings import Settings
 from steelyard.processes.workers import JobResult, check_workers, run_jobs
 
@@ -34,11 +33,11 @@ class _Job:
 
 
 def preprocess(dataset: Dataset, out: Path, *, settings: Settings, workers: int = 1) -> Iterator[JobResult]:
-    """Preprocess every subject of a dataset and yield each outcome as it comes.
+    """Preprocess every subject of a dataset and yield each result as it comes.
 
-    A subject whose inputs and settings are those of an earlier run is left as it is. What earlier runs wrote of a
-    subject that fails now, or that the dataset no longer has, is moved out of sight. After the last subject the
-    cohort's page is written.
+    A subject whose inputs and settings are those of an earlier run is left unchanged. The outputs of earlier runs are
+    withdrawn if their subject fails now, or is no longer in the dataset. After the last subject the cohort's page is
+    written.
 
     Raises:
         UserError: The output folder cannot be used.
@@ -50,65 +49,86 @@ def preprocess(dataset: Dataset, out: Path, *, settings: Settings, workers: int 
 
 def _preprocess(dataset: Dataset, out: Path, settings: Settings, workers: int) -> Iterator[JobResult]:
     dataset = refuse_copies(dataset, most_voxels=settings.most_voxels)
+    results: list[JobResult] = []
+    for result in _refused_subjects(dataset, out):
+        results.append(result)
+        yield result
     jobs = [_Job(subject, dataset.root, out, settings) for subject in dataset.subjects]
-    refused = [JobResult(remark.subject, "failed", str(remark)) for remark in dataset.faults]
-    outcomes: list[JobResult] = []
-    for outcome in chain(refused, run_jobs(_prepare_and_write, jobs, workers=workers)):
-        namesake = len(outcomes) < len(refused) and outcome.key in {job.subject.key for job in jobs}
-        outcomes.append(outcome if namesake or outcome.status != "failed" else _withdrawn(outcome, out))
-        yield outcomes[-1]
+    for result in run_jobs(_prepare_and_write, jobs, workers=workers):
+        if result.status == "failed":
+            result = _withdraw(result, out)
+        results.append(result)
+        yield result
     notes = [str(note) for note in dataset.notes]
-    for key in sorted(outputs.written_files(out).keys() - {outcome.key for outcome in outcomes}):
-        gone = _withdrawn(JobResult(key, "failed", f"{key}: is no longer in the source"), out)
-        logging.getLogger(__name__).warning(gone.message)
-        notes.append(gone.message)
+    notes += _withdraw_missing(out, {result.key for result in results})
     try:
-        _write_page(dataset, out, outcomes, notes)
+        _write_page(dataset, out, results, notes)
     except (UserError, OSError) as error:
         yield page_failed(error)
 
 
-def _withdrawn(outcome: JobResult, out: Path) -> JobResult:
-    return withdraw_outputs(outcome, out, outputs.files_of(out, outcome.key))
+def _refused_subjects(dataset: Dataset, out: Path) -> Iterator[JobResult]:
+    """Yield a failure for each subject that cannot be processed, and withdraw its earlier outputs.
+
+    Two subjects may have one key, such as `a-1` and `a1`: one of them is refused and the other processed. The outputs
+    are the other's then, and stay.
+    """
+    processed_keys = {subject.key for subject in dataset.subjects}
+    for fault in dataset.faults:
+        result = JobResult(fault.subject, "failed", str(fault))
+        if result.key not in processed_keys:
+            result = _withdraw(result, out)
+        yield result
+
+
+def _withdraw_missing(out: Path, keys: set[str]) -> list[str]:
+    """Withdraw the outputs of subjects that the dataset no longer has; return a line for each."""
+    notes = []
+    for key in sorted(outputs.files_by_subject(out).keys() - keys):
+        result = _withdraw(JobResult(key, "failed", f"{key}: is no longer in the source"), out)
+        logging.getLogger(__name__).warning(result.message)
+        notes.append(result.message)
+    return notes
+
+
+def _withdraw(result: JobResult, out: Path) -> JobResult:
+    return withdraw_outputs(result, out, outputs.files_of(out, result.key))
 
 
 def _prepare_and_write(job: _Job) -> JobResult:
     start = perf_counter()
     subject = job.subject
-    inputs = record.inputs_of(subject, job.root)
-    mark = record.fingerprint(inputs, job.settings)
-    refuse_links(job.out / subject.folder, within=job.out)
+    inputs = outputs.describe_inputs(subject, job.root)
+    fingerprint = outputs.fingerprint(inputs, job.settings)
     earlier = outputs.read_record(job.out, subject)
-    path = outputs.record_path(job.out, subject)
-    if earlier is not None and earlier.fingerprint == mark and is_intact(job.out, path):
+    if is_up_to_date(job.out, outputs.record_path(job.out, subject), earlier, expected=fingerprint):
         return JobResult(subject.key, "unchanged")
-    done = prepare(subject, job.settings)
-    picture = draw_mosaic(done, f"{subject.key}")
-    seconds = {step: round(spent, 2) for step, spent in done.seconds.items()}
+    prepared = prepare(subject, job.settings)
+    picture = draw_mosaic(prepared, subject.key)
     common = {
-        "Fingerprint": mark,
+        "Fingerprint": fingerprint,
         "Settings": job.settings.as_dict(),
         "Versions": versions(),
         "Inputs": inputs,
-        "Measures": record.measures(done),
-        "Seconds": seconds | {"total": round(perf_counter() - start, 2)},
+        "Measures": measure_quality(prepared),
+        "Seconds": rounded_seconds(prepared.seconds, total=perf_counter() - start),
     }
-    moved = outputs.write_subject(job.out, subject, done, common=common, picture=picture)
+    moved = outputs.write_subject(job.out, subject, prepared, common=common, picture=picture)
     return JobResult(subject.key, "done", moved_message(moved, job.out))
 
 
-def _write_page(dataset: Dataset, out: Path, outcomes: Sequence[JobResult], notes: Sequence[str]) -> None:
-    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
-    ready = {outcome.key for outcome in outcomes if outcome.status != "failed"}  # its namesake may have failed
+def _write_page(dataset: Dataset, out: Path, results: Sequence[JobResult], notes: Sequence[str]) -> None:
+    # By key, not by failures: of two subjects with one key, one may be ready though the other failed.
+    ready_keys = {result.key for result in results if result.status != "failed"}
     entries = []
     for subject in dataset.subjects:
-        found = outputs.read_record(out, subject) if subject.key in ready else None
-        if found is not None:
-            picture = (out / outputs.figure_path(subject)).read_bytes()
-            entries.append(Entry(subject.key, subject.name, found.measures, picture, found.seconds))
+        record = outputs.read_record(out, subject)
+        if record is not None and subject.key in ready_keys:
+            picture = figure_path(out, subject.key).read_bytes()
+            entries.append(PageEntry(subject.key, subject.name, record.measures, picture, record.seconds))
     page = render_page(
         entries,
-        failures=[outcome.message for outcome in failed],
+        failures=[result.message for result in results if result.status == "failed"],
         notes=notes,
         facts=f"Written by steelyard {versions()['steelyard']}.",
     )

@@ -1,4 +1,16 @@
-"""One subject from raw scans to training data, in memory."""
+"""One subject from raw scans to training data, in memory: one step after another.
+
+`prepare` is the whole pipeline, `prepare_contrast` its part that changes intensities:
+
+    read    _read_scans, _read_masks
+    brain   find_brains: found first, because it guides the other steps; applied last
+    align   _align_t1: T1 onto FLAIR's grid, which is the output grid
+    masks   _masks_on_output_grid: supplied masks onto the output grid (_t1_mask_on_flair_grid resamples)
+    bias, whitestripe, strip    prepare_contrast: once for each contrast
+
+To add a step, write a module beside `bias.py` that turns a `Volume` into another. Add a setting with the choice `skip`
+to `settings.py` and raise `REVISION` there. Then call the step here, in `prepare_contrast` if it changes intensities.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,30 +19,30 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
-import SimpleITK as sitk
 from numpy.typing import NDArray
 
 from steelyard.errors import UserError
+from steelyard.imaging.datasets.bids import SUFFIX
 from steelyard.imaging.datasets.subjects import Subject
 from steelyard.imaging.preprocess.bias import correct_bias
-from steelyard.imaging.preprocess.brain import NoBrainError, extract_brain
-from steelyard.imaging.preprocess.register import Alignment, align, keep_if_aligned
+from steelyard.imaging.preprocess.brain import find_brains
+from steelyard.imaging.preprocess.register import (
+    Alignment,
+    DifferentHeadsError,
+    dice,
+    find_alignment,
+    is_same_image,
+    refuse_different_heads,
+)
 from steelyard.imaging.preprocess.settings import Settings
 from steelyard.imaging.preprocess.whitestripe import Stripe, find_stripe
-from steelyard.imaging.scans.grids import from_image, resample, to_image
+from steelyard.imaging.scans.grids import resample
 from steelyard.imaging.scans.volumes import Volume, read_mask, read_scan
-
-# Once aligned, twelve real pairs and the phantoms share 0.45 nats and more and their brains overlap by 0.969 and more;
-# T1 and FLAIR of different people shared 0.10 to 0.17 (real) or 0.33 (phantom) and overlapped by 0.82 to 0.95.
-_LEAST_INFORMATION = 0.2
-_LEAST_OVERLAP = 0.85
-_LITTLE_INFORMATION, _LITTLE_OVERLAP = 0.4, 0.96  # each may happen to a pair of one head, both together not
-_SAME_IMAGE = 0.995  # correlation within the brain; T1 and FLAIR of one head are far below
 
 
 @dataclass(frozen=True)
-class Channel:
-    """One contrast on the output grid.
+class PreparedScan:
+    """One contrast on the output grid, after each step.
 
     Args:
         aligned: Before any change of intensity.
@@ -48,23 +60,23 @@ class Channel:
 
 
 @dataclass
-class Prepared:
-    """What came out for one subject; filled step by step.
+class PreparedSubject:
+    """The results of one subject; filled step by step.
 
     Args:
         space: Whose grid everything is on: `FLAIR`, or `T1w` for a subject without FLAIR.
-        brain: The brain mask that was applied.
-        channels: By contrast, `flair` and `t1`.
+        brain: The brain mask that is applied.
+        scans: By contrast, `flair` and `t1`.
         masks: Supplied masks on the output grid, `wmh` and `brain`.
-        alignment: How T1 came to FLAIR; none with one contrast.
+        alignment: How T1 was brought to FLAIR; None with one contrast.
         overlap: Dice of the brains found on T1 and on FLAIR, once aligned.
-        t1_missing: The share of the brain that lies outside T1's field of view; there T1 is 0.
-        seconds: What each step took.
+        t1_missing: The share of the brain outside T1's field of view; there T1 is 0.
+        seconds: Duration of each step.
     """
 
     space: str
     brain: Volume
-    channels: dict[str, Channel] = field(default_factory=dict)
+    scans: dict[str, PreparedScan] = field(default_factory=dict)
     masks: dict[str, Volume] = field(default_factory=dict)
     alignment: Alignment | None = None
     overlap: float | None = None
@@ -72,69 +84,111 @@ class Prepared:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-def prepare(subject: Subject, settings: Settings) -> Prepared:
+def prepare(subject: Subject, settings: Settings) -> PreparedSubject:
     """Align, correct, strip and normalise one subject.
-
-    The brain is found first, because it guides the other steps, and applied last.
 
     Raises:
         UserError: A file is unusable, in one line that names it.
     """
+    paths = _scan_paths(subject)
     seconds: dict[str, float] = {}
-    with timed(seconds, "read"):
-        paths = {"flair": subject.flair, "t1": subject.t1}
-        limit = settings.most_voxels
-        scans = {name: read_scan(path, most_voxels=limit) for name, path in paths.items() if path is not None}
+    with measure_seconds(seconds, "read"):
+        scans = _read_scans(paths, settings)
         masks = _read_masks(subject, scans, settings)
-    whole_t1 = scans.get("t1", next(iter(scans.values())))
-    main = "flair" if "flair" in scans else "t1"
-    with timed(seconds, "brain"):
-        brains = _find_brains(subject, scans, masks, settings)
-    done = Prepared("FLAIR" if main == "flair" else "T1w", brains[main], seconds=seconds)
-    with timed(seconds, "align"):
+    with measure_seconds(seconds, "brain"):
+        brains = find_brains(scans, paths, supplied=masks.get("brain"), method=settings.brain)
+
+    output_contrast = next(iter(scans))  # FLAIR, or T1 if it is alone
+    output_grid = scans[output_contrast]
+    prepared = PreparedSubject(SUFFIX[output_contrast], brains[output_contrast], seconds=seconds)
+    aligned = dict(scans)
+    with measure_seconds(seconds, "align"):
         if len(scans) == 2:
-            _bring_together(subject, scans, brains, settings=settings, done=done)
-    for name, mask in masks.items():
-        at_home = mask.same_grid(scans[main])
-        done.masks[name] = mask if at_home else _follow(mask, scans["flair"], done.alignment)
-    reach = dict.fromkeys(scans, done.brain)
-    if done.alignment is not None:
-        reach["t1"] = _within_view(whole_t1, done)
-    for contrast, scan in scans.items():
-        done.channels[contrast] = finish(scan, paths[contrast], settings, brain=reach[contrast], seconds=seconds)
-    return done
+            aligned["t1"] = _align_t1(subject, scans, brains, settings=settings, prepared=prepared)
+    prepared.masks = _masks_on_output_grid(masks, output_grid, prepared.alignment)
+
+    # T1 may not reach all of the brain. What it does not show must not take part in its correction.
+    visible_brains = dict.fromkeys(scans, prepared.brain)
+    if prepared.alignment is not None:
+        visible_brains["t1"] = _brain_within_t1(scans["t1"], prepared.brain, prepared.alignment)
+        prepared.t1_missing = 1 - float(visible_brains["t1"].voxels.sum()) / float(prepared.brain.voxels.sum())
+    for contrast, path in paths.items():
+        prepared.scans[contrast] = prepare_contrast(
+            aligned[contrast], path, settings, brain=visible_brains[contrast], seconds=seconds
+        )
+    return prepared
 
 
-def _within_view(t1: Volume, done: Prepared) -> Volume:
-    """The part of the brain that T1's field of view reaches."""
-    assert done.alignment is not None  # noqa: S101
-    everywhere = t1.with_voxels(np.ones(t1.voxels.shape, dtype=bool))
-    seen = _follow(everywhere, done.brain, done.alignment).voxels & done.brain.voxels
-    done.t1_missing = 1 - float(seen.sum()) / float(done.brain.voxels.sum())
-    return done.brain.with_voxels(seen)
+def prepare_contrast(
+    aligned: Volume, path: Path | None, settings: Settings, *, brain: Volume, seconds: dict[str, float]
+) -> PreparedScan:
+    """Correct, normalise and strip one contrast on the output grid.
+
+    Args:
+        aligned: The scan.
+        path: Its file, which errors name.
+        settings: Which steps run. With `brain="skip"` the scan is not stripped.
+        brain: Brain mask on the scan's grid.
+        seconds: The duration of each step is added to it.
+    """
+    corrected, bias_field = aligned, None
+    if settings.bias == "n4":
+        _refuse_normalised(aligned, path, brain)
+        with measure_seconds(seconds, "bias"):
+            correction = correct_bias(aligned, brain=brain)
+        corrected, bias_field = correction.scan, correction.field
+
+    ready, stripe = corrected, None
+    with measure_seconds(seconds, "whitestripe"):
+        if settings.normalise == "whitestripe":
+            try:
+                stripe = find_stripe(corrected, brain=brain, width=settings.stripe, depth_mm=settings.depth_mm)
+            except UserError as error:
+                raise UserError(f"{path}: {error}.") from error
+            ready = stripe.apply(corrected)
+
+    if settings.brain != "skip":
+        ready = ready.with_voxels(np.where(brain.voxels, ready.voxels, np.float32(0)))
+    return PreparedScan(aligned, corrected, ready, bias_field, stripe)
 
 
 @contextmanager
-def timed(seconds: dict[str, float], step: str) -> Iterator[None]:
-    """Add to what a step took."""
+def measure_seconds(seconds: dict[str, float], step: str) -> Iterator[None]:
+    """Add the duration of the `with` block to a step's seconds."""
     start = perf_counter()
     yield
     seconds[step] = seconds.get(step, 0.0) + perf_counter() - start
 
 
+def _scan_paths(subject: Subject) -> dict[str, Path]:
+    """Return the scans that the subject has, by contrast; FLAIR first."""
+    paths = {"flair": subject.flair, "t1": subject.t1}
+    return {contrast: path for contrast, path in paths.items() if path is not None}
+
+
+def _read_scans(paths: dict[str, Path], settings: Settings) -> dict[str, Volume]:
+    scans = {}
+    for contrast, path in paths.items():
+        scans[contrast] = read_scan(path, most_voxels=settings.most_voxels)
+    return scans
+
+
 def _read_masks(subject: Subject, scans: dict[str, Volume], settings: Settings) -> dict[str, Volume]:
+    """Return the supplied masks, `wmh` and `brain`, each on the grid of one of the scans."""
     masks: dict[str, Volume] = {}
     if subject.wmh is not None:
-        masks["wmh"] = read_mask(subject.wmh, may_be_empty=settings.empty_wmh, most_voxels=settings.most_voxels)
-        _check_grid(subject.wmh, masks["wmh"], scans)
+        mask = read_mask(subject.wmh, may_be_empty=settings.empty_wmh, most_voxels=settings.most_voxels)
+        _check_grid(subject.wmh, mask, scans)
+        masks["wmh"] = mask
     if subject.brain is not None:
         try:
-            masks["brain"] = read_mask(subject.brain, most_voxels=settings.most_voxels)
-            _check_grid(subject.brain, masks["brain"], scans)
+            mask = read_mask(subject.brain, most_voxels=settings.most_voxels)
+            _check_grid(subject.brain, mask, scans)
+            masks["brain"] = mask
         except UserError:
+            # Unless it is to be applied, the mask would only be compared with the brain that is found.
             if settings.brain == "own":
                 raise
-            masks.pop("brain", None)  # it would only have been compared with ours
     return masks
 
 
@@ -143,112 +197,71 @@ def _check_grid(path: Path, mask: Volume, scans: dict[str, Volume]) -> None:
         raise UserError(f"{path}: the mask is on another grid than the scans of its subject.")
 
 
-def _find_brains(
-    subject: Subject, scans: dict[str, Volume], masks: dict[str, Volume], settings: Settings
-) -> dict[str, Volume]:
-    """Return a mask per contrast, each on its own scan's grid; an own mask serves the scan whose grid it is on."""
-    brains: dict[str, Volume] = {}
-    own = masks.get("brain") if settings.brain == "own" else None
-    for contrast, scan in scans.items():
-        decides = contrast == "flair" or "flair" not in scans
-        if settings.brain == "skip":
-            if decides:
-                brains[contrast] = foreground(scan)
-        elif own is not None and own.same_grid(scan):
-            brains[contrast] = own
-        elif own is None or decides:
-            try:
-                brains[contrast] = extract_brain(scan)
-            except NoBrainError as error:
-                raise UserError(f"{getattr(subject, contrast)}: {error}.") from error
-    return brains
-
-
-def foreground(scan: Volume) -> Volume:
-    """Return what is not background: above the lowest value where that is a plateau, above Otsu's threshold else."""
-    lowest = scan.voxels.min()
-    if np.mean(scan.voxels == lowest) > 0.2:
-        return scan.with_voxels(scan.voxels > lowest)
-    return scan.with_voxels(from_image(sitk.OtsuThreshold(to_image(scan), 0, 1), scan).voxels != 0)
-
-
-def _bring_together(
+def _align_t1(
     subject: Subject,
     scans: dict[str, Volume],
     brains: dict[str, Volume],
     *,
     settings: Settings,
-    done: Prepared,
-) -> None:
-    """Put T1 and its brain on FLAIR's grid, in place."""
+    prepared: PreparedSubject,
+) -> Volume:
+    """Return T1 on FLAIR's grid and record its alignment; refuse T1 and FLAIR that are not a pair of one head."""
     flair, t1 = scans["flair"], scans["t1"]
-    one_grid = flair.same_grid(t1)
-    found = Alignment(np.eye(4), 0.0, None, kept=one_grid)
-    if settings.align != "skip":
-        try:
-            found = align(flair, t1, brain=brains["flair"], t1_brain=brains.get("t1"))
-        except RuntimeError as error:
-            raise _strangers(subject, "they do not overlap") from error
-    if settings.align == "auto":
-        found = keep_if_aligned(found, one_grid=one_grid, tolerance_mm=settings.aligned_mm)
-    done.alignment = found
-    scans["t1"] = t1 if found.kept and one_grid else resample(t1, flair, found.matrix)
-    inside = brains["flair"].voxels
-    with np.errstate(invalid="ignore"):  # of a scan without contrast there is no correlation, only NaN
-        correlation = np.corrcoef(flair.voxels[inside], scans["t1"].voxels[inside])[0, 1]
-    if correlation > _SAME_IMAGE:
-        raise UserError(f"{subject.t1}: shows the same image as {subject.flair}; one of them is of the other contrast.")
-    if found.information is not None and found.information < _LEAST_INFORMATION:
-        raise _strangers(subject, f"once aligned, they share {found.information:.2f} nats of information only")
-    if "t1" not in brains:
-        return
-    done.overlap = dice(_follow(brains["t1"], flair, found).voxels, brains["flair"].voxels)
-    little = found.information is not None and found.information < _LITTLE_INFORMATION
-    if done.overlap < _LEAST_OVERLAP or (little and done.overlap < _LITTLE_OVERLAP):
-        raise _strangers(subject, f"once aligned, their brains overlap by a Dice of {done.overlap:.2f} only")
-
-
-def _strangers(subject: Subject, why: str) -> UserError:
-    return UserError(f"{subject.t1}: cannot be of the same head as {subject.flair}; {why}.")
-
-
-def _follow(mask: Volume, grid: Volume, alignment: Alignment | None) -> Volume:
-    matrix = np.eye(4) if alignment is None else alignment.matrix
-    return mask if mask.same_grid(grid) and np.array_equal(matrix, np.eye(4)) else resample(mask, grid, matrix)
-
-
-def dice(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> float:
-    """Return the Dice overlap of two masks; two empty masks agree.
-
-    >>> dice(np.array([True, True, False]), np.array([True, False, False]))
-    0.6666666666666666
-    """
-    total = int(first.sum()) + int(second.sum())
-    return 2.0 * int((first & second).sum()) / total if total else 1.0
-
-
-def finish(
-    aligned: Volume, path: Path | None, settings: Settings, *, brain: Volume, seconds: dict[str, float]
-) -> Channel:
-    """Correct, strip and normalise one contrast on the output grid."""
-    corrected, bias, stripe = aligned, None, None
-    if settings.bias == "n4":
-        if not np.median(aligned.voxels[brain.voxels]) > 0:
+    try:
+        alignment = find_alignment(flair, t1, brain=brains["flair"], t1_brain=brains.get("t1"), settings=settings)
+        aligned = t1 if alignment.unchanged else resample(t1, flair, alignment.matrix)
+        if is_same_image(flair, aligned, brains["flair"]):
             raise UserError(
-                f"{path}: the brain's median is not positive, as if the scan were normalised already; "
-                "--bias skip --normalise skip takes it as it is."
+                f"{subject.t1}: shows the same image as {subject.flair}; one of them is of the other contrast."
             )
-        with timed(seconds, "bias"):
-            correction = correct_bias(aligned, brain=brain)
-            corrected, bias = correction.scan, correction.field
-    with timed(seconds, "whitestripe"):
-        ready = corrected
-        if settings.normalise == "whitestripe":
-            try:
-                stripe = find_stripe(corrected, brain=brain, width=settings.stripe, depth_mm=settings.depth_mm)
-            except UserError as error:
-                raise UserError(f"{path}: {error}.") from error
-            ready = stripe.apply(corrected)
-    if settings.brain != "skip":
-        ready = ready.with_voxels(np.where(brain.voxels, ready.voxels, np.float32(0)))
-    return Channel(aligned, corrected, ready, bias, stripe)
+        if "t1" in brains:
+            t1_brain = _t1_mask_on_flair_grid(brains["t1"], flair, alignment)
+            prepared.overlap = dice(t1_brain.voxels, brains["flair"].voxels)
+        refuse_different_heads(alignment.information, prepared.overlap)
+    except DifferentHeadsError as error:
+        raise UserError(f"{subject.t1}: cannot be of the same head as {subject.flair}; {error}.") from error
+    prepared.alignment = alignment
+    return aligned
+
+
+def _masks_on_output_grid(
+    masks: dict[str, Volume], output_grid: Volume, alignment: Alignment | None
+) -> dict[str, Volume]:
+    """Return the supplied masks on the output grid; this decides which of them are resampled.
+
+    A mask on the output grid stays unchanged. Any other mask is on T1's grid (`_check_grid`): it was drawn on T1, so it
+    follows T1 to FLAIR.
+    """
+    on_output_grid = {}
+    for name, mask in masks.items():
+        if mask.same_grid(output_grid) or alignment is None:
+            on_output_grid[name] = mask
+        else:
+            on_output_grid[name] = _t1_mask_on_flair_grid(mask, output_grid, alignment)
+    return on_output_grid
+
+
+def _t1_mask_on_flair_grid(mask: Volume, flair_grid: Volume, alignment: Alignment) -> Volume:
+    """Return a mask from T1's grid on FLAIR's: every mask that is resampled is resampled here.
+
+    The interpolation is nearest neighbour, because `resample` uses that for booleans.
+    """
+    if mask.same_grid(flair_grid) and np.array_equal(alignment.matrix, np.eye(4)):
+        return mask
+    return resample(mask, flair_grid, alignment.matrix)
+
+
+def _brain_within_t1(t1: Volume, brain: Volume, alignment: Alignment) -> Volume:
+    """Return the part of the brain, on FLAIR's grid, that lies within T1's field of view."""
+    whole_view = t1.with_voxels(np.ones(t1.voxels.shape, dtype=bool))
+    visible = _t1_mask_on_flair_grid(whole_view, brain, alignment)
+    return brain.with_voxels(visible.voxels & brain.voxels)
+
+
+def _refuse_normalised(scan: Volume, path: Path | None, brain: Volume) -> None:
+    """Refuse a scan that cannot have a bias field to divide out: N4 needs positive intensities."""
+    if not np.median(scan.voxels[brain.voxels]) > 0:
+        raise UserError(
+            f"{path}: the brain's median is not positive, as if the scan were normalised already; "
+            "--bias skip --normalise skip takes it as it is."
+        )

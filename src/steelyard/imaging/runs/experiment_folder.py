@@ -1,16 +1,17 @@
 """The experiment folder: the names of its files, the key columns of its tables, and where each run lies.
 
-experiment.json    the settings and splits that all runs share
-results.csv        every metric of every run, test subject and domain
-timings.csv        how long each run took
-failures.csv       which runs failed, and why
-runs/              runs/MODEL-AVAILABILITY/METHOD/fold-F_repeat-R, each a run folder
-slices/            slices that were cut once for all runs
-votes/             the votes of runs that were retraced
-curves.csv.gz      losses and weights of every run and epoch
-tables.md          all tables on one page
-figures.png        all figures on one page
-tables/, figures/, report.html
+| name | content |
+| --- | --- |
+| experiment.json | the settings and splits that all runs share |
+| results.csv | every metric of every run, test subject and domain |
+| timings.csv | how long each run took |
+| failures.csv | which runs failed, and why |
+| runs/MODEL-AVAILABILITY/METHOD/fold-F_repeat-R/ | one run folder each |
+| slices/ | slices that were cut once for all runs |
+| votes/ | the votes of runs that were retraced |
+| curves.csv.gz | losses and weights of every run and epoch |
+| tables.md, figures.png | all tables, and all figures, on one page |
+| tables/, figures/, report.html | the report |
 
 What a repository keeps of an experiment: experiment.json, results.csv, curves.csv.gz, tables.md and figures.png.
 """
@@ -169,15 +170,18 @@ def read_timings(path: Path) -> dict[UnitKey, RunTiming]:
         UserError: The file cannot be read or is not such a table, with the line where there is one.
     """
     timings: dict[UnitKey, RunTiming] = {}
-    for place, cells in read_rows(path, (*KEYS, "seconds_per_step")):
-        key = UnitKey.parse(cells, place=place)
+    for line, cells in read_rows(path, (*KEYS, "seconds_per_step")):
+        key = UnitKey.parse(cells, place=line)
         if key in timings:
-            raise UserError(f"{place}: {key} is there twice.")
+            raise UserError(f"{line}: {key} is there twice.")
+        steps = None
+        if cells.get("steps"):
+            steps = parse_whole(f"{line}: steps", cells["steps"])
         timings[key] = RunTiming(
-            steps=parse_whole(f"{place}: steps", cells["steps"]) if cells.get("steps") else None,
-            seconds_per_step=_parse_step_time(place, cells["seconds_per_step"]),
-            validation_seconds=_parse_seconds(place, "validation_seconds", cells),
-            evaluation_seconds=_parse_seconds(place, "evaluation_seconds", cells),
+            steps=steps,
+            seconds_per_step=_parse_step_time(line, cells["seconds_per_step"]),
+            validation_seconds=_parse_seconds(line, "validation_seconds", cells),
+            evaluation_seconds=_parse_seconds(line, "evaluation_seconds", cells),
         )
     return timings
 

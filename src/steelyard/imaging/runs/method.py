@@ -17,24 +17,14 @@ The paper's names (`F50-T50`, `F10-T90`, `Ours-G-25`, `Ours-C-25`, `Simple-G`, `
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, cast, get_args
 
 from steelyard.errors import UserError
 
-Kind = Literal[
-    "equal",
-    "fixed",
-    "greedy",
-    "conservative",
-    "shift-greedy",
-    "shift-conservative",
-    "group-dro",
-    "dwa",
-    "uw",
-    "famo",
-    "only",
-    "unknown",
-]
+VoteKind = Literal["greedy", "conservative"]
+ShiftKind = Literal["shift-greedy", "shift-conservative"]
+PlainKind = Literal["equal", "group-dro", "dwa", "uw", "famo"]
+Kind = VoteKind | ShiftKind | PlainKind | Literal["fixed", "only", "unknown"]
 MetaTest = Literal["eval", "batch"]
 
 FORMS = (
@@ -46,11 +36,17 @@ FORMS = (
 
 _DECIMALS = 6  # of a percentage
 _TOLERANCE = 5e-5  # per cent; how far the sum of the percentages may be from 100
-_VOTES = ("greedy", "conservative")
-_SHIFTS = ("shift-greedy", "shift-conservative")
-_PLAIN: tuple[Kind, ...] = ("equal", "shift-greedy", "shift-conservative", "group-dro", "dwa", "uw", "famo")
-_PAPER_CHOICES = {"G": "greedy", "C": "conservative"}
-_OTHER_NAMES = {"GroupDRO": "group-dro", "DWA": "dwa", "UW": "uw", "FAMO": "famo"}
+# Other names of methods, as patterns, and the names that they stand for; `_PAPER` leads back to the paper's names.
+_ALIASES = {
+    r"F(\d{1,3})-T(\d{1,3})": r"fixed-\1-\2",
+    r"Ours-G-(\d+)": r"greedy-\1",
+    r"Ours-C-(\d+)": r"conservative-\1",
+    "Simple-G": "shift-greedy",
+    "Simple-C": "shift-conservative",
+    **{"GroupDRO": "group-dro", "DWA": "dwa", "UW": "uw", "FAMO": "famo"},
+}
+_PAPER = {"greedy": "Ours-G", "conservative": "Ours-C", "shift-greedy": "Simple-G", "shift-conservative": "Simple-C"}
+_STATISTICS: dict[MetaTest, str] = {"eval": "running", "batch": "batch"}
 _DESCRIPTIONS: dict[Kind, str] = {
     "equal": "equal weights",
     "shift-greedy": "weights moved towards the domain with the lower hypothetical loss (the paper's Simple-G)",
@@ -98,9 +94,7 @@ class Method:
         'conservative-25+first-order+every-4'
         """
         base, *modifiers = text.split("+")
-        method = _parse_base(base)
-        if method is None:
-            raise _unknown_form(text)
+        method = _parse_base(base, text)
         if modifiers and not method.is_voting:
             raise UserError(f"method {text}: {base} does not vote, so {modifiers[0]!r} means nothing.")
         method = _with_modifiers(method, modifiers, text)
@@ -133,7 +127,7 @@ class Method:
     def _base_name(self) -> str:
         if self.kind == "fixed":
             return "-".join(["fixed", *map(_as_text, self.percentages)])
-        if self.kind in _VOTES:
+        if self.kind in get_args(VoteKind):
             return f"{self.kind}-{self.window}"
         if self.kind == "only":
             return f"{self.domain}-only"
@@ -147,24 +141,32 @@ class Method:
         if self.name == "equal":
             return "F50-T50"
         if self.kind == "fixed" and len(self.percentages) == 2:
-            flair, t1 = map(_as_text, self.percentages)
-            return f"F{flair}-T{t1}"
-        for letter, choice in _PAPER_CHOICES.items():
-            if self.kind == choice:
-                return self.name.replace(f"{choice}-", f"Ours-{letter}-", 1)
-            if self.kind == f"shift-{choice}":
-                return self.name.replace(self.kind, f"Simple-{letter}", 1)
-        return self.name
+            return "F{}-T{}".format(*map(_as_text, self.percentages))
+        return self.name.replace(self.kind, _PAPER.get(self.kind, self.kind), 1)
 
     @property
     def description(self) -> str:
-        """What the method does, in a few words."""
+        """What the method does, in a few words.
+
+        >>> Method.parse("greedy-25+every-4").description
+        'votes for the domain whose step serves all best; the last 25 count; votes on one step in 4'
+        """
+        parts = [self._base_description]
+        if self.first_order:
+            parts.append("first-order votes")
+        if self.meta_test is not None:
+            parts.append(f"hypothetical steps are judged on {_STATISTICS[self.meta_test]} statistics")
+        if self.every is not None:
+            parts.append(f"votes on one step in {self.every}")
+        return "; ".join(parts)
+
+    @property
+    def _base_description(self) -> str:
         if self.kind == "fixed":
             return f"fixed weights of {', '.join(map(_as_text, self.percentages))} per cent"
-        if self.kind == "greedy":
-            return f"votes for the domain whose step serves all best; the last {self.window} count"
-        if self.kind == "conservative":
-            return f"votes for the domain whose step serves all least; the last {self.window} count"
+        if self.kind in get_args(VoteKind):
+            degree = "best" if self.kind == "greedy" else "least"
+            return f"votes for the domain whose step serves all {degree}; the last {self.window} count"
         if self.kind == "only":
             return f"trained on {self.domain} alone"
         return _DESCRIPTIONS.get(self.kind, "")
@@ -172,7 +174,7 @@ class Method:
     @property
     def is_voting(self) -> bool:
         """Whether the weights follow hypothetical steps."""
-        return self.kind in _VOTES or self.kind in _SHIFTS
+        return self.kind in get_args(VoteKind) or self.kind in get_args(ShiftKind)
 
     @property
     def is_single(self) -> bool:
@@ -197,9 +199,8 @@ class Method:
     @property
     def order(self) -> tuple[int, str, int, str]:
         """A key that sorts methods as the paper's tables do, and others after them by name."""
-        for position, paper_method in enumerate(PAPER):
-            if self == paper_method:
-                return (position, "", 0, "")
+        if self in PAPER:
+            return (PAPER.index(self), "", 0, "")
         return (len(PAPER), self.kind, self.window or 0, self.name)
 
     def trained_domains(self, domains: Sequence[str]) -> tuple[str, ...]:
@@ -207,9 +208,7 @@ class Method:
         if not self.is_single:
             return tuple(domains)
         if self.domain not in domains:
-            raise UserError(
-                f"method {self.name}: the domains are {', '.join(domains)}; there is no {self.domain} among them."
-            )
+            raise UserError(f"method {self.name}: the domains are {', '.join(domains)}; there is no {self.domain}.")
         return (str(self.domain),)
 
     def check_domains(self, domains: Sequence[str]) -> None:
@@ -218,32 +217,34 @@ class Method:
             raise _unknown_form(self.label)
         self.trained_domains(domains)
         if self.kind == "fixed" and len(self.percentages) != len(domains):
-            raise UserError(
-                f"method {self.name} has {len(self.percentages)} weights; there are {len(domains)} domains."
-            )
-        if self.kind in _SHIFTS and len(domains) != 2:
+            raise UserError(f"method {self.name} needs {len(self.percentages)} domains; there are {len(domains)}.")
+        if self.kind in get_args(ShiftKind) and len(domains) != 2:
             raise UserError(f"method {self.name} needs two domains; there are {len(domains)}.")
 
 
-def _parse_base(base: str) -> Method | None:
-    """Return the method of a name without modifiers; `None` where there is none of this form."""
-    if match := re.fullmatch(r"F(\d{1,3})-T(\d{1,3})", base):
-        return _fixed(base, [float(match[1]), float(match[2])])
-    if match := re.fullmatch(r"fixed((?:-\d*\.?\d+)+)", base):
-        return _fixed(base, [float(number) for number in match[1].removeprefix("-").split("-")])
-    if match := re.fullmatch(r"(greedy|conservative)-(\d{1,6})", base):
-        return _voting(base, match[1], int(match[2]))
-    if match := re.fullmatch(r"Ours-([GC])-(\d{1,6})", base):
-        return _voting(base, _PAPER_CHOICES[match[1]], int(match[2]))
-    if match := re.fullmatch(r"Simple-([GC])", base):
-        base = f"shift-{_PAPER_CHOICES[match[1]]}"
-    if match := re.fullmatch(r"(.+)-only", base):
+def _parse_base(base: str, text: str) -> Method:
+    """Return the method of a name without modifiers; `text` is the whole name, for messages."""
+    name = _own_name(base)
+    if name in (*get_args(PlainKind), *get_args(ShiftKind)):
+        return Method(kind=cast("Kind", name))
+    if match := re.fullmatch(r"fixed-((?:\d*\.?\d+)(?:-\d*\.?\d+)*)", name):
+        return _fixed(base, [float(number) for number in match[1].split("-")])
+    if match := re.fullmatch(r"(greedy|conservative)-(\d{1,6})", name):
+        window = int(match[2])
+        if window < 1:
+            raise UserError(f"method {base}: the window must be at least 1 vote; it is {window}.")
+        return Method(kind=cast("VoteKind", match[1]), window=window)
+    if match := re.fullmatch(r"(.+)-only", name):
         return Method(kind="only", domain=match[1])
-    base = _OTHER_NAMES.get(base, base)
-    for kind in _PLAIN:
-        if base == kind:
-            return Method(kind=kind)
-    return None
+    raise _unknown_form(text)
+
+
+def _own_name(base: str) -> str:
+    """Return the name that an alias stands for; any other name is returned as it is."""
+    for pattern, name in _ALIASES.items():
+        if match := re.fullmatch(pattern, base):
+            return match.expand(name)
+    return base
 
 
 def _fixed(base: str, numbers: Sequence[float]) -> Method:
@@ -260,24 +261,14 @@ def _fixed(base: str, numbers: Sequence[float]) -> Method:
     return Method(kind="fixed", percentages=percentages)
 
 
-def _voting(base: str, choice: str, window: int) -> Method:
-    if window < 1:
-        raise UserError(f"method {base}: the window must be at least 1 vote; it is {window}.")
-    if choice == "greedy":
-        return Method(kind="greedy", window=window)
-    return Method(kind="conservative", window=window)
-
-
 def _with_modifiers(method: Method, modifiers: Sequence[str], text: str) -> Method:
     """Return the method with what follows each plus; nothing may be said twice."""
     for modifier in modifiers:
         every = re.fullmatch(r"every-([1-9]\d{0,5})", modifier)
         if modifier == "first-order" and not method.first_order:
             method = replace(method, first_order=True)
-        elif modifier == "eval" and method.meta_test is None:
-            method = replace(method, meta_test="eval")
-        elif modifier == "batch" and method.meta_test is None:
-            method = replace(method, meta_test="batch")
+        elif modifier in get_args(MetaTest) and method.meta_test is None:
+            method = replace(method, meta_test=cast("MetaTest", modifier))
         elif every and method.every is None:
             method = replace(method, every=int(every[1]))
         else:
@@ -286,20 +277,14 @@ def _with_modifiers(method: Method, modifiers: Sequence[str], text: str) -> Meth
 
 
 def _check_paper_order(base: str, domains: Sequence[str]) -> None:
-    """The paper's `F10-T90` names its domains: FLAIR first, then T1."""
-    if not re.fullmatch(r"F\d+-T\d+", base):
-        return
+    """Refuse the paper's `F10-T90`, which names FLAIR and T1, for other domains or another order."""
     contrasts = [domain.partition("@")[0] for domain in domains]
-    if contrasts != ["flair", "t1"]:
+    if re.fullmatch(r"F\d+-T\d+", base) and contrasts != ["flair", "t1"]:
         raise UserError(f"method {base} weighs flair and t1, in this order; the domains are {list(domains)}.")
 
 
 def _as_text(percentage: float) -> str:
-    """Return a percentage with all its decimals and no exponent, so that a name is read back as it was.
-
-    >>> _as_text(10.0), _as_text(12.345678)
-    ('10', '12.345678')
-    """
+    """Return a percentage with all its decimals and no exponent, so that a name is read back as it was."""
     return f"{percentage:.{_DECIMALS}f}".rstrip("0").removesuffix(".")
 
 
@@ -310,11 +295,6 @@ def _unknown_form(text: str) -> UserError:
 EQUAL = Method(kind="equal")
 """The same weight for every domain: what other methods are compared with."""
 
-PAPER = tuple(
-    Method.parse(name)
-    for name in (
-        *("F50-T50", "F10-T90", "F90-T10", "Simple-G", "Simple-C"),
-        *("Ours-G-25", "Ours-G-100", "Ours-C-25", "Ours-C-100", "flair-only", "t1-only"),
-    )
-)
+_PAPER_ROWS = "F50-T50 F10-T90 F90-T10 Simple-G Simple-C Ours-G-25 Ours-G-100 Ours-C-25 Ours-C-100 flair-only t1-only"
+PAPER = tuple(map(Method.parse, _PAPER_ROWS.split()))
 """The rows of the paper's tables."""

@@ -21,12 +21,12 @@ class SliceChoice:
     """Which axial slices of a subject to take, and how large.
 
     Args:
-        count: How many consecutive slices, the paper's 5 if not said; `None` takes every slice with brain in it.
-        first: Index of the lowest one, counted from below, the same in every subject as in the paper; without it
-            the slices are centred at `height`.
-        height: Where the middle slice lies, as a share of the brain's extent from its lowest slice to its highest;
-            at 0.65, the upper half of the lateral ventricles, most white matter hyperintensities are found.
-        frame: Size and resolution of each slice; as they come if not given.
+        count: How many consecutive slices; default: the paper's 5. `None` takes every slice with brain in it.
+        first: Index of the lowest slice, from below, the same for every subject as in the paper. `None` centres the
+            slices at `height`.
+        height: The position of the middle slice, as a share of the brain's extent from its lowest slice to its
+            highest. Most white matter hyperintensities lie at 0.65, the upper half of the lateral ventricles.
+        frame: Size and resolution of each slice; default: those of the scan.
     """
 
     count: int | None = 5
@@ -48,7 +48,7 @@ class SliceChoice:
         >>> SliceChoice(height=0.5).pick(np.ones((4, 4, 11), dtype=bool))
         range(3, 8)
         """
-        levels = np.flatnonzero(brain.any(axis=(0, 1)))
+        levels = np.flatnonzero(brain.any(axis=(0, 1)))  # indices of the axial planes with brain
         depth = brain.shape[2]
         if self.count is None:
             return range(int(levels[0]), int(levels[-1]) + 1)
@@ -68,12 +68,12 @@ class Augmentation:
     """How each slice is changed before the network sees it; the defaults are the paper's.
 
     Args:
-        rotation: Largest angle either way, in degrees.
+        rotation: Largest angle in either direction, in degrees.
         scale: Smallest and largest magnification.
-        shear: Largest angle either way, in degrees.
+        shear: Largest angle in either direction, in degrees.
         flip: Whether left and right are exchanged in half of the slices.
-        gain: Largest relative change of the contrast either way.
-        offset: Largest shift of the intensities either way, in stripe s.d.; the background stays at zero.
+        gain: Largest relative change of the contrast, up or down.
+        offset: Largest shift of the intensities, up or down, in s.d. of the white stripe; the background stays zero.
     """
 
     rotation: float = 180.0
@@ -96,24 +96,28 @@ class Augmentation:
             raise UserError(f"scale must be two positive numbers, the smaller first; got {self.scale}.")
 
     def __call__(self, images: Tensor, masks: Tensor, *, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return a changed copy of images and masks (samples × 1 × rows × columns), each sample in its own way.
+        """Return a randomly changed copy of images and masks, samples × 1 × rows × columns; samples differ.
 
-        Nearest neighbour, so that a mask stays a mask and an image keeps its noise.
+        Voxels are taken from their nearest neighbour, so that a mask stays a mask and an image keeps its noise.
         """
-        both = torch.cat([images, masks], dim=1)
+        both = torch.cat([images, masks], dim=1)  # as two channels, so that both move alike
         grid = affine_grid(self._matrices(both, generator).to(both), list(both.shape), align_corners=False)
         moved = grid_sample(both, grid, mode="nearest", align_corners=False)
         changed, moved_masks = torch.split(moved, [images.shape[1], masks.shape[1]], dim=1)
         return self._intensities(changed, generator), (moved_masks > 0.5).to(masks.dtype)
 
     def _matrices(self, both: Tensor, generator: torch.Generator) -> Tensor:
-        """Return 2×3 matrices from the new picture's coordinates (−1 to 1) to the old one's."""
-        count, rows, columns = both.shape[0], both.shape[2], both.shape[3]
-        turn, size, slant, side = torch.rand(4, count, generator=generator)
-        angle = torch.deg2rad((2 * turn - 1) * self.rotation)
-        zoom = self.scale[0] + size * (self.scale[1] - self.scale[0])
+        """Return 2×3 matrices from the new image's coordinates (−1 to 1) to the old image's, as torch wants them."""
+        count, _, rows, columns = both.shape
+        # Four numbers per sample are drawn whether they are used or not, so that a setting does not change the others.
+        rotation, size, slant, side = torch.rand(4, count, generator=generator)  # each within 0 to 1
+        angle = torch.deg2rad((2 * rotation - 1) * self.rotation)
+        smallest, largest = self.scale
+        zoom = smallest + size * (largest - smallest)
         shear = torch.tan(torch.deg2rad((2 * slant - 1) * self.shear))
-        mirror = torch.where(side < 0.5, -1.0, 1.0) if self.flip else torch.ones(count)
+        mirror = torch.ones(count)
+        if self.flip:
+            mirror = torch.where(side < 0.5, -1.0, 1.0)
         cosine, sine = angle.cos() / zoom, angle.sin() / zoom
         stretch = rows / columns  # coordinates run from −1 to 1 along both sides, however long
         matrices = torch.zeros(count, 2, 3)
@@ -124,6 +128,7 @@ class Augmentation:
         return matrices
 
     def _intensities(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Change contrast and brightness of each sample; the background stays zero."""
         if not self.gain and not self.offset:
             return images
         gain, offset = (torch.rand(2, images.shape[0], 1, 1, 1, generator=generator) * 2 - 1).to(images)

@@ -103,9 +103,14 @@ def _check_optimizer(content: Any, fresh: Mapping[str, Any], state: TrainingStat
         if set(moments) != _MOMENTS[state.config.optimizer]:
             raise ValueError("another optimizer")
         for name, moment in moments.items():
-            shape = torch.Size() if name == "step" else parameters[index].shape
-            if moment is not None and (not moment.is_floating_point() or moment.shape != shape):
-                raise ValueError(f"{name} of another parameter")
+            if moment is not None:
+                _check_moment(name, moment, parameters[index])
+
+
+def _check_moment(name: str, moment: Tensor, parameter: Tensor) -> None:
+    shape = torch.Size() if name == "step" else parameter.shape
+    if not moment.is_floating_point() or moment.shape != shape:
+        raise ValueError(f"{name} of another parameter")
 
 
 def _check_cycle(content: Any, fresh: Mapping[str, Any], share: float) -> None:

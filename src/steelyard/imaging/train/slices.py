@@ -229,15 +229,17 @@ def _check(slices: SubjectSlices, subject: Subject) -> None:
     """Refuse slices that cannot be the subject's."""
     if set(slices.images) != set(_scan_paths(subject)) or (slices.wmh is None) != (subject.wmh is None):
         raise ValueError("slices of other files")
-    masks = [slices.brain]
-    if slices.wmh is not None:
-        masks.append(slices.wmh)
     for image in slices.images.values():
-        if image.dtype != np.float32 or not np.isfinite(image).all():
-            raise ValueError("an image is not of finite 32-bit floats")
-    for mask in masks:
-        if mask.dtype != np.bool_:
-            raise ValueError("a mask is not of booleans")
-    for array in (*slices.images.values(), *masks):
-        if array.ndim != 3 or array.shape != slices.brain.shape or len(array) != len(slices.indices):
-            raise ValueError("arrays of different shapes")
+        _check_array(image, slices, np.float32)
+        if not np.isfinite(image).all():
+            raise ValueError("an image is not finite")
+    _check_array(slices.brain, slices, np.bool_)
+    if slices.wmh is not None:
+        _check_array(slices.wmh, slices, np.bool_)
+
+
+def _check_array(array: NDArray[Any], slices: SubjectSlices, dtype: type) -> None:
+    if array.dtype != dtype:
+        raise ValueError(f"{array.dtype} instead of {dtype.__name__}")
+    if array.ndim != 3 or array.shape != slices.brain.shape or len(array) != len(slices.indices):
+        raise ValueError("arrays of different shapes")
