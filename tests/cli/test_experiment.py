@@ -211,7 +211,7 @@ def test_a_run_that_is_not_in_the_table_is_added_to_the_others(cohort, undisturb
     ("changes", "message"),
     [
         (("--set", "epochs=3"), "experiment.json: the run there has epochs 2, not 3; give another folder"),
-        (("--folds", "2"), "experiment.json: the run there has"),
+        (("--split-seed", "1"), "experiment.json: the run there has split_seed 0, not 1; give another folder"),
     ],
 )
 def test_a_light_folder_with_other_settings_is_refused(cohort, undisturbed, tmp_path, capsys, changes, message):
