@@ -31,7 +31,7 @@ def run_folder(cohort, tmp_path_factory):
     from steelyard.cli import main
 
     root = tmp_path_factory.mktemp("runs") / "unet-3F"
-    for method, repeat in (("F50-T50", 0), ("Ours-C-25", 0), ("Ours-C-25", 1)):
+    for method, repeat in (("equal", 0), ("conservative-25", 0), ("conservative-25", 1)):
         run = root / method / f"fold-0_repeat-{repeat}"
         settings = ("--experiment", "smoke", "--method", method, "--seed", str(repeat))
         assert main(["train", str(cohort), str(run), *settings]) == 0

@@ -21,9 +21,9 @@ SUBJECTS = 4
 
 PREPARING = ("--brain", "own", "--align", "skip", "--bias", "skip")
 PREDICTING = ("--brain", "skip", "--bias", "skip", "--normalise", "skip")
-TRAINING = ("--experiment", "smoke", "--method", "Ours-C-25", "--folds", "4", "--validate", "1")
-EXPERIMENT = ("--methods", "F50-T50", "Ours-C-25", "--availability", "all", "--test-folds", "0", "--folds", "4")
-AGREEING = ("Ours-C-25", "Ours-C-25+every-2")
+TRAINING = ("--experiment", "smoke", "--method", "conservative-25", "--folds", "4", "--validate", "1")
+EXPERIMENT = ("--methods", "equal", "conservative-25", "--availability", "all", "--test-folds", "0", "--folds", "4")
+AGREEING = ("conservative-25", "conservative-25+every-2")
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ def _write_journal(root: Path) -> None:
 
 
 def _write_failures(root: Path) -> None:
-    text = "model,availability,method,fold,repeat,message\nunet,all,F50-T50,0,0,it failed\n"
+    text = "model,availability,method,fold,repeat,message\nunet,all,equal,0,0,it failed\n"
     (root / "experiment" / "failures.csv").write_text(text)
 
 
@@ -154,8 +154,8 @@ def _profile(root: Path) -> Words:
     return "profile", root / "bids", "--experiment", "smoke", "--folds", "4", "--set", 'domains=["flair@A","t1"]'
 
 
-_RUN_OF_GRID = "runs/unet-all/F50-T50/fold-0_repeat-0"
-_RUN_OF_AGREEMENT = "runs/unet-all/Ours-C-25/fold-0_repeat-0"
+_RUN_OF_GRID = "runs/unet-all/equal/fold-0_repeat-0"
+_RUN_OF_AGREEMENT = "runs/unet-all/conservative-25/fold-0_repeat-0"
 
 RECORDS = (
     Record("network/config.json", _predict, ("network", "bids")),

@@ -95,7 +95,7 @@ def test_workers_import_nothing_from_the_current_folder(tmp_path):
 @pytest.mark.slow
 def test_predict_and_phantom_import_nothing_from_a_run_that_somebody_sent(cohort, run_folder, tmp_path):
     sent = tmp_path / "sent"
-    shutil.copytree(run_folder / "F50-T50" / "fold-0_repeat-0", sent)
+    shutil.copytree(run_folder / "equal" / "fold-0_repeat-0", sent)
     processes.plant(sent, tmp_path / "mark")
     skip = ["--brain", "skip", "--bias", "skip", "--normalise", "skip"]
     run([COMMAND, "predict", ".", cohort / "sub-0", cohort / "sub-1", "../out", "--workers", "2", *skip], sent)
@@ -109,7 +109,7 @@ def test_a_network_of_ones_own_needs_its_folder_named(more, cohort, tmp_path, mo
     (tmp_path / "own.py").write_text(
         "from steelyard.imaging.networks.paper import UNet\ndef make():\n    return UNet(width=4)\n"
     )
-    command = [COMMAND, "experiment", "smoke", cohort, "out", "--methods", "F50-T50", "--availability", "2F", *more]
+    command = [COMMAND, "experiment", "smoke", cohort, "out", "--methods", "equal", "--availability", "2F", *more]
     command += ["--models", "own:make", "--test-folds", "0", "1"]
     refused = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert refused.returncode == 2

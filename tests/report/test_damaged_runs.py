@@ -37,7 +37,7 @@ FILES = ("epochs.csv", "steps.csv", "metrics.csv")
 
 @pytest.fixture
 def run(run_folder, tmp_path):
-    return shutil.copytree(run_folder / "Ours-C-25" / "fold-0_repeat-0", tmp_path / "run")
+    return shutil.copytree(run_folder / "conservative-25" / "fold-0_repeat-0", tmp_path / "run")
 
 
 def rewrite(path, column, text):
@@ -100,7 +100,7 @@ def test_metrics_that_are_missing_or_infinite_are_no_fault(run, tmp_path):
 
 def test_mutated_tables_are_read_or_refused_in_one_line(run_folder, tmp_path):
     chance, faults = random.Random(1), []
-    whole = run_folder / "Ours-C-25" / "fold-0_repeat-0"
+    whole = run_folder / "conservative-25" / "fold-0_repeat-0"
     run = shutil.copytree(whole, tmp_path / "run")
     for _ in range(60):
         name = chance.choice(FILES)

@@ -21,7 +21,7 @@ def records(run_folder):
 
 
 def test_runs_are_found_within_folders_once_and_in_the_papers_order(run_folder):
-    found = read_runs([run_folder / "Ours-C-25", run_folder, run_folder / "F50-T50" / "fold-0_repeat-0"])
+    found = read_runs([run_folder / "conservative-25", run_folder, run_folder / "equal" / "fold-0_repeat-0"])
     assert [run.method for run in found] == ["equal", "conservative-25", "conservative-25"]
     assert list(by_setting(found)) == ["unet-3F"]
 
@@ -126,7 +126,7 @@ def test_the_configuration_shows_what_differs_and_what_it_ran_on(records):
     assert held["seed"] == "0; 1"
     assert held["slices.frame.pixel_mm"] == "4.0"
     assert "packages.torch" in {row[0] for row in versions.rows}
-    assert runs.rows[2][0] == "unet-3F/Ours-C-25/fold-0_repeat-1"
+    assert runs.rows[2][0] == "unet-3F/conservative-25/fold-0_repeat-1"
 
 
 def test_damaged_and_missing_runs_are_named(records, tmp_path):

@@ -148,7 +148,7 @@ def test_an_experiment_without_run_folders_gives_the_same_tables_and_figures(exp
 
 def test_runs_that_have_a_folder_and_those_that_have_none_are_reported_together(experiment):
     before = report_on(experiment, None)
-    shutil.rmtree(experiment / "runs" / "unet-3F" / "F50-T50")
+    shutil.rmtree(experiment / "runs" / "unet-3F" / "equal")
     after = report_on(experiment, None)
     assert after.tables == before.tables
     assert not after.failures
