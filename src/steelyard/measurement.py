@@ -25,13 +25,14 @@ class Outcome(Enum):
     """What a call of the balancer did to the weights, or why it changed nothing."""
 
     UPDATED = "updated"
-    HELD = "these weights are fixed"
+    FIXED = "these weights are fixed"
     TIE = "a tie"
     NOT_FINITE = "a value was not finite"
     TOO_FEW = "fewer than two domains with enough samples"
     NOT_DUE = "not due on this step"
     NO_PROBE = "no probe"
     NO_TRAINING = "not training"
+    UNSEEN = "a domain was never present"
     RANKS_APART = "no comparison within a rank connects the domains"
 
 

@@ -120,7 +120,7 @@ def test_a_scalarizer_waits_until_every_domain_was_seen():
     weighting = sy.FromScalarizer(lambda losses: losses.square().sum())
     weighting.start(2)
     only = sy.Measurement(torch.tensor([3.0, 0.0]).double(), torch.tensor([True, False]))
-    assert weighting.observe(only).outcome is sy.Outcome.TOO_FEW
+    assert weighting.observe(only).outcome is sy.Outcome.UNSEEN
     assert weighting.weights() == (0.5, 0.5)
     weighting.observe(sy.Measurement.of(torch.tensor([1.0, 2.0])))
     weighting.observe(only)

@@ -71,7 +71,7 @@ class DynamicWeightAverage(Weighting):
         self.counts += present
         self.steps += 1
         if int(self.steps) % self.period != 0:
-            return Update(Outcome.HELD)
+            return Update(Outcome.NOT_DUE)
         # A domain that was absent for a whole period keeps the mean of the last period it was in.
         means = torch.where(self.counts > 0, self.sums / self.counts * self.period, self.previous)
         rates = means / self.previous

@@ -41,7 +41,7 @@ class Fixed(Weighting):
             raise ValueError(f"weights must hold one number per domain ({domains}); got {len(self._constant)}.")
 
     def _update(self, measurement: Measurement) -> Update:  # noqa: ARG002
-        return Update(Outcome.HELD)
+        return Update(Outcome.FIXED)
 
     def extra_repr(self) -> str:
         """The weights, for `print(balancer)`."""

@@ -60,7 +60,7 @@ class FromScalarizer(Weighting):
         losses = torch.where(measurement.present.to(self.last.device), measurement.values.to(self.last), self.last)
         self.last.copy_(losses)
         if not losses.isfinite().all():
-            return Update(Outcome.TOO_FEW)
+            return Update(Outcome.UNSEEN)
         losses = losses.float()
         if had_all_losses and hasattr(self.scalarizer, "update"):
             self.scalarizer.update(losses)
