@@ -172,10 +172,8 @@ class HalfPasses(NamedTuple):
 
 def inner(first: Tensor, second: Tensor) -> Tensor:
     """The inner product of two tensors of one shape, flattened in the order of their memory: no copy if it is dense."""
-    if first.is_sparse:
-        first = first.to_dense()
-    if second.is_sparse:
-        second = second.to_dense()
+    if first.is_sparse or second.is_sparse:
+        first, second = first.to_dense(), second.to_dense()
     if first.is_complex():
         first, second = torch.view_as_real(first.resolve_conj()), torch.view_as_real(second.resolve_conj())
     if first.is_contiguous() and second.is_contiguous() and first.dtype == second.dtype:
