@@ -5,7 +5,7 @@ from pathlib import Path
 import nibabel
 import numpy as np
 
-from steelyard.imaging.volumes import Volume
+from steelyard.imaging.scans.volumes import Volume
 
 SHAPE = (60, 72, 44)
 AFFINE = np.array([[-3.0, 0, 0, 88.5], [0, 3.0, 0, -106.5], [0, 0, 3.5, -75.0], [0, 0, 0, 1]])

@@ -6,13 +6,14 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from steelyard.experiments.profiles import smoke
-from steelyard.imaging.frame import Frame
-from steelyard.imaging.segmentation.config import TrainingConfig
-from steelyard.imaging.segmentation.networks import build_network
-from steelyard.imaging.segmentation.run import LAST, RunDirectory
-from steelyard.imaging.segmentation.split import Split
-from steelyard.imaging.slices import SliceChoice
+from steelyard.experiments.configs import smoke
+from steelyard.imaging.networks.build import build_network
+from steelyard.imaging.runs.config import TrainingConfig
+from steelyard.imaging.runs.run_folder import LAST
+from steelyard.imaging.runs.slice_settings import SliceChoice
+from steelyard.imaging.runs.split import Split
+from steelyard.imaging.scans.frame import Frame
+from steelyard.imaging.train.run_writer import RunWriter
 
 OWN_PIXELS = Frame(shape=(64, 64))
 
@@ -45,7 +46,7 @@ def write_run(path: Path, *, level: float = 195.0, settings: TrainingConfig | No
     """A finished run."""
     settings = settings or config()
     path.mkdir(parents=True, exist_ok=True)
-    run = RunDirectory(path)
+    run = RunWriter(path)
     run.begin(settings, Split(train=("a",)), {})
     network = build_network(settings.model, width=settings.width)
     run.save_weights(LAST, brighter_than(level, network))

@@ -29,10 +29,10 @@ def descendants(ancestor):
         except OSError:
             continue
         children.setdefault(parent, []).append(int(folder.name))
-    found = list(children.get(ancestor, ()))
-    for process in found:
-        found += children.get(process, ())
-    return found
+    below = list(children.get(ancestor, ()))
+    for process in below:  # the list grows while the loop goes through it
+        below += children.get(process, ())
+    return below
 
 
 def running(process):

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from steelyard.report.results import Results, RunKey, Score, Setting
+from steelyard.report.data.results import Results, RunKey, Score, Setting
 
 SETTING = Setting("unet", "8F")
 

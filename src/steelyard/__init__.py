@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from steelyard.batches import Samples, split_by_domain
-    from steelyard.measurement import Measurement, Outcome, Statistic, Verdict
+    from steelyard.measurement import Measurement, Outcome, Statistic, Update
     from steelyard.probing import Finding, FirstOrder, Gramian, InnerLoop, Losses, Probe, Shared
     from steelyard.training import Balancer, StepReport
     from steelyard.weighting import (
@@ -59,18 +59,20 @@ __all__ = [
     "Statistic",
     "StepReport",
     "UncertaintyWeighting",
-    "Verdict",
+    "Update",
     "Weighting",
     "split_by_domain",
 ]
 
+# The modules that the public names come from. They need torch and nothing else.
 _MODULES = ("batches", "measurement", "probing", "training", "weighting")
 
 
 def __getattr__(name: str) -> Any:
-    """Import the library when one of its names is first used.
+    """Import the library when one of its names is first used; Python calls this for names not yet defined here.
 
-    Torch takes seconds to import, and a command must answer to signals before that.
+    `import steelyard` alone imports nothing, because torch takes seconds to import and the command line must handle
+    signals before that. The imports under `TYPE_CHECKING` tell type checkers and editors the same names.
     """
     if name == "__version__":
         from importlib.metadata import version
@@ -80,12 +82,17 @@ def __getattr__(name: str) -> Any:
         return import_module(f"steelyard.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'steelyard' has no attribute {name!r}")
-    for module_name in _MODULES:  # all names at once, so that this function is asked only once
+    _import_public_names()
+    return globals()[name]
+
+
+def _import_public_names() -> None:
+    """Define all public names in this module, so that `__getattr__` is not called for them again."""
+    for module_name in _MODULES:
         module = import_module(f"steelyard.{module_name}")
         for public_name in __all__:
             if hasattr(module, public_name):
                 globals()[public_name] = getattr(module, public_name)
-    return globals()[name]
 
 
 def __dir__() -> list[str]:

@@ -2,18 +2,18 @@
 
 import sys
 
-from steelyard.import_path import leave_out_current_folder, leave_out_matplotlibrc
-from steelyard.stopping import end_on_signals
+from steelyard.processes.import_path import leave_out_current_folder, leave_out_matplotlibrc
+from steelyard.processes.stopping import end_on_signals
 
 if "--multiprocessing-fork" in sys.orig_argv:  # a worker imports this module first, seconds before torch
-    from steelyard.children import start_spawned
+    from steelyard.processes.children import start_spawned
 
     start_spawned()
     leave_out_matplotlibrc()
 
 
 def main() -> int:
-    """Run the command line, or say what to install where its parts are missing."""
+    """Run the command line, or say what to install if a package is missing."""
     end_on_signals()
     leave_out_current_folder()
     leave_out_matplotlibrc()

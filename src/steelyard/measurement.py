@@ -16,13 +16,13 @@ class Statistic(Enum):
     LOSSES = "losses"
     """Each domain's loss now; one number per domain."""
     HYPOTHETICAL_LOSSES = "hypothetical losses"
-    """How all domains fare if one is favoured, H_d = Σ_j L_j(θ^d); one number per domain."""
+    """How all domains fare after a step for one of them, H_d = Σ_j L_j(θ^d); one number per domain."""
     GRAMIAN = "Gramian"
     """The inner products of the domains' gradients; one row and column per domain."""
 
 
 class Outcome(Enum):
-    """What a call of the balancer did to the weights, or why it did nothing."""
+    """What a call of the balancer did to the weights, or why it changed nothing."""
 
     UPDATED = "updated"
     HELD = "these weights are fixed"
@@ -40,8 +40,8 @@ class Measurement:
     """One statistic over all domains.
 
     Attributes:
-        values: float64 on the CPU, in the order of the domains; meaningless where a domain did not take part.
-        present: which domains took part.
+        values: float64 on the CPU, in the order of the domains. Ignore the value of a domain that did not take part.
+        present: for each domain whether it took part.
     """
 
     values: Tensor
@@ -55,11 +55,15 @@ class Measurement:
 
     @classmethod
     def by_name(cls, values: Mapping[str, Tensor], domains: Sequence[str]) -> "Measurement":
-        """A measurement of one number for each domain that is named, in the order of the domains."""
-        present = torch.tensor([name in values for name in domains])
-        measured = torch.zeros(len(domains), dtype=torch.float64)
-        measured[present] = torch.stack([values[name].detach().double() for name in domains if name in values]).cpu()
-        return cls(measured, present)
+        """A measurement of one number per domain; domains without a value did not take part."""
+        measurement = cls.nothing(len(domains))
+        in_order = []
+        for index, domain in enumerate(domains):
+            if domain in values:
+                measurement.present[index] = True
+                in_order.append(values[domain].detach().double())
+        measurement.values[measurement.present] = torch.stack(in_order).cpu()  # one copy from a GPU, not one per domain
+        return measurement
 
     @classmethod
     def nothing(cls, domains: int) -> "Measurement":
@@ -70,8 +74,9 @@ class Measurement:
     def is_finite(self) -> bool:
         """Whether all values among the domains that took part are finite."""
         values = self.values
-        for dimension in range(values.dim()):
-            values = values.index_select(dimension, torch.tensor(self.taking_part, dtype=torch.int64))
+        present = torch.tensor(self.taking_part, dtype=torch.int64)
+        for dimension in range(values.dim()):  # one for numbers per domain, two for a Gramian
+            values = values.index_select(dimension, present)
         return bool(torch.isfinite(values).all())
 
     @property
@@ -81,12 +86,12 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What a weighting made of a measurement.
+class Update:
+    """What a weighting did with a measurement.
 
     Attributes:
         outcome: whether the weights were updated, or why not.
-        vote: the index of the domain voted for, where there was a vote.
+        vote: the index of the domain voted for; `None` where no vote was cast.
     """
 
     outcome: Outcome

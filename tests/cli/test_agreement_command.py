@@ -7,14 +7,14 @@ import pytest
 
 import heads
 from steelyard.cli import main
-from steelyard.experiments.designs import smoke
-from steelyard.experiments.forecast import add_timing
+from steelyard.experiments.estimate import add_timing
+from steelyard.experiments.grids import smoke
 from steelyard.experiments.results import write_results
 from steelyard.experiments.units import do_unit, plan, read_slices
-from steelyard.imaging.writing import as_csv
-from steelyard.report.vote_agreement import read_trace
+from steelyard.files.records import as_csv
+from steelyard.report.statistics.vote_agreement import read_trace
 
-METHODS = ("Ours-C-25", "Ours-C-25+first-order", "Ours-C-25+every-2")
+METHODS = ("conservative-25", "conservative-25+first-order", "conservative-25+every-2")
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def finished(cohort, tmp_path_factory):
     out = tmp_path_factory.mktemp("agreement") / "out"
     grid = smoke()
     training = replace(grid.training, epochs=3)
-    grid = replace(grid, training=training, methods=METHODS, availability=(None,), turns=(0, 1))
+    grid = replace(grid, training=training, methods=METHODS, availability=(None,), test_folds=(0, 1))
     slices = read_slices(grid, cohort, out)
     for unit in plan(grid, slices, data=cohort, out=out):
         add_timing(out, unit, do_unit(unit))
@@ -52,9 +52,9 @@ def test_what_cheaper_votes_lose_is_told_and_kept(out, cohort, tmp_path, capsys)
         assert row["curve_difference_low"] <= row["curve_difference"] <= row["curve_difference_high"]
         assert row["dsc_flair_low"] <= row["dsc_flair"] <= row["dsc_flair_high"]
         assert row["time_ratio"] > 0
-    assert rows["Ours-C-25+first-order"]["correlation"] is not None
-    assert rows["Ours-C-25+first-order"]["held"] is None
-    assert rows["Ours-C-25+every-2"]["held"] is not None
+    assert rows["conservative-25+first-order"]["correlation"] is not None
+    assert rows["conservative-25+first-order"]["held"] is None
+    assert rows["conservative-25+every-2"]["held"] is not None
     table = (out / "agreement.md").read_text()
     assert said.out == table
     assert page.read_text() == f"before\n<!-- agreement -->\n{table}<!-- /agreement -->\nafter\n"
@@ -84,7 +84,7 @@ def test_a_shorter_trace_is_enough_until_more_is_wanted(out, cohort, capsys):
     assert read_trace(path).epochs == 2
     assert main(short) == 0
     assert read_trace(path).epochs == 2
-    steps = next(out.glob("runs/*/Ours-C-25/fold-0_repeat-0/steps.csv"))
+    steps = next(out.glob("runs/*/conservative-25/fold-0_repeat-0/steps.csv"))
     with steps.open() as stream:
         rows = list(csv.DictReader(stream))
     steps.write_text(as_csv([row | {"hypothetical_t1": float(row["hypothetical_t1"]) + 1} for row in rows]))
@@ -98,8 +98,11 @@ def test_a_shorter_trace_is_enough_until_more_is_wanted(out, cohort, capsys):
     [
         (("--traced", "0"), "--traced must be at least 1; got 0"),
         (("--epochs", "0"), "--epochs must be at least 1; got 0"),
-        (("--exact", "Ours-G-25"), "there must be runs of Ours-G-25 and of a cheaper variant"),
-        (("--exact", "Ours-C-25+first-order"), "Ours-C-25+first-order: does not vote exactly on every step"),
+        (("--exact", "greedy-25"), "there must be runs of greedy-25 and of a cheaper variant"),
+        (
+            ("--exact", "conservative-25+first-order"),
+            "does not vote exactly on every step",
+        ),
         (("--page", "nowhere.md"), "nowhere.md: no page with the line <!-- agreement -->"),
     ],
 )
@@ -115,10 +118,13 @@ def test_an_experiment_without_variants_or_scores_is_refused_before_anything_is_
     (out / "results.csv").unlink()
     assert main(["agreement", str(out), str(cohort)]) == 2
     assert "results.csv: cannot be read" in capsys.readouterr().err
-    for variant in ("Ours-C-25_first-order", "Ours-C-25_every-2"):
+    for variant in ("conservative-25_first-order", "conservative-25_every-2"):
         shutil.rmtree(next(out.glob(f"runs/*/{variant}")))
     assert main(["agreement", str(out), str(cohort)]) == 2
-    assert "one method must have cheaper variants, such as Ours-C-25+first-order; none does" in capsys.readouterr().err
+    assert (
+        "one method must have cheaper variants, such as conservative-25+first-order; none does"
+        in capsys.readouterr().err
+    )
     assert main(["agreement", str(out / "nothing"), str(cohort)]) == 2
     assert "there is no run directory in it" in capsys.readouterr().err
     assert not (out / "votes").exists()

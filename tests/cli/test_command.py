@@ -7,12 +7,12 @@ import pytest
 from rich.console import Console
 
 from steelyard import cli
-from steelyard.cli import evaluate, grid_progress, main
+from steelyard.cli import evaluate, main, progress
 from steelyard.cli.command import plain, say
 from steelyard.cli.progress import sum_up, track
 from steelyard.errors import UserError
-from steelyard.imaging.workers import Outcome
-from steelyard.report.agreement_table import as_markdown
+from steelyard.processes.workers import JobResult
+from steelyard.report.tables.agreement import as_markdown
 
 NAME = "sub-1\nfailed: [bold]all[/bold]\x1b]0;title\x07\x1b[2J\u202e\r\x9b31m"
 
@@ -24,7 +24,7 @@ def is_clean(text, lines):
 
 def test_a_name_cannot_break_the_line_or_steer_the_terminal(capsys, tmp_path):
     say(f"failed: {NAME}")
-    sum_up([Outcome(NAME, "failed", NAME)], tmp_path, ready="of 1 scans are done")
+    sum_up([JobResult(NAME, "failed", NAME)], tmp_path, ready="of 1 scans are done")
     assert is_clean(capsys.readouterr().err, 3)
 
 
@@ -40,34 +40,38 @@ def test_progress_shows_names_as_they_are(terminal):
         assert "[bold]all[/bold]" in out.getvalue()
 
 
+def running(folder):
+    """An experiment with one unit under way."""
+    unit = SimpleNamespace(path=folder, key=NAME)
+    waiting = {folder: unit}
+    return SimpleNamespace(units=[unit], waiting=waiting, done=0, busy=[unit], seconds_left=lambda: 1.0)
+
+
 def test_a_grid_shows_names_as_they_are(capsys, tmp_path):
     (tmp_path / "epochs.csv").write_text('epoch,"loss_[bold]\x1b[2J"\n0,0.5\n')
-    unit = SimpleNamespace(path=tmp_path, name=NAME, done=False)
-    crew = SimpleNamespace(size=1, busy=[unit])
-    progress = grid_progress.GridProgress([unit], SimpleNamespace(total=lambda *_, **__: 1.0), crew)
-    progress.show(SimpleNamespace(unit=unit, outcome=NAME))
-    progress._told = float("-inf")
-    progress.show(None)
+    experiment = running(tmp_path)
+    shown = progress.GridProgress(experiment)
+    shown.show(SimpleNamespace(unit=experiment.units[0], message=NAME))
+    shown._last_line = float("-inf")
+    shown.show(None)
     assert is_clean(capsys.readouterr().err, 2)
 
 
 def test_a_grid_on_a_terminal_shows_names_as_they_are(monkeypatch, tmp_path):
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, color_system=None, width=300)
-    monkeypatch.setattr(grid_progress, "Console", lambda **_: console)
+    monkeypatch.setattr(progress, "Console", lambda **_: console)
     (tmp_path / "epochs.csv").write_text("epoch,loss_[bold]t1[/]\n0,0.5\n")
-    unit = SimpleNamespace(path=tmp_path, name=NAME, done=False)
-    forecast, crew = SimpleNamespace(total=lambda *_, **__: 1.0), SimpleNamespace(size=1, busy=[unit])
-    with grid_progress.GridProgress([unit], forecast, crew) as progress:
-        progress.show(None)
+    with progress.GridProgress(running(tmp_path)) as shown:
+        shown.show(None)
     assert "\x1b]0;" not in out.getvalue()
     assert "[bold]t1[/]" in out.getvalue()
 
 
 def test_tables_show_names_as_they_are(capsys, monkeypatch):
-    numbers = {name: 0.5 for name, _, _ in evaluate._SHOWN}
+    numbers = {name: 0.5 for name, _, _ in evaluate._COLUMNS}
     monkeypatch.setattr(
-        "steelyard.imaging.segmentation.evaluation.summarise",
+        "steelyard.imaging.evaluate.evaluation.summarise",
         lambda _: [{"domain": "[bold]t1\x1b[2J", "subjects": 1} | numbers],
     )
     evaluate._show([])

@@ -16,7 +16,7 @@ import heads
 import processes
 from steelyard.cli import main
 
-NARROW = ("--methods", "F50-T50", "Ours-C-25", "--availability", "2F", "--turns", "0", "1")
+NARROW = ("--methods", "equal", "conservative-25", "--availability", "2F", "--test-folds", "0", "1")
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def assert_same_bytes(out, undisturbed):
     tables = [path.relative_to(undisturbed) for path in (undisturbed / "tables").iterdir()]
     assert len(tables) > 5
     assert {path.name for path in (out / "tables").iterdir()} == {path.name for path in tables}
-    for name in ("results.csv", "experiment.json", *tables):
+    for name in ("results.csv", "curves.csv.gz", "experiment.json", *tables):
         assert (out / name).read_bytes() == (undisturbed / name).read_bytes()
 
 
@@ -71,7 +71,7 @@ def test_the_table_has_a_row_per_run_subject_and_domain(undisturbed):
     assert len(held) == 4 * 2 * 2
     assert list(held[0])[:8] == ["model", "availability", "method", "fold", "repeat", "subject", "domain", "dsc"]
     runs = [(row["availability"], row["method"], row["fold"]) for row in held[::4]]
-    assert runs == [("2F", method, fold) for method in ("F50-T50", "Ours-C-25") for fold in ("0", "1")]
+    assert runs == [("2F", method, fold) for method in ("equal", "conservative-25") for fold in ("0", "1")]
     timed = rows(undisturbed / "timings.csv")
     assert len(timed) == 4
     parts = ("seconds_per_step", "validation_seconds", "evaluation_seconds")
@@ -82,7 +82,7 @@ def test_the_table_has_a_row_per_run_subject_and_domain(undisturbed):
 def test_methods_are_paired(undisturbed):
     runs = undisturbed / "runs" / "unet-2F"
     for fold in ("fold-0_repeat-0", "fold-1_repeat-0"):
-        fixed, learned = (runs / method / fold for method in ("F50-T50", "Ours-C-25"))
+        fixed, learned = (runs / method / fold for method in ("equal", "conservative-25"))
         assert (fixed / "split.json").read_bytes() == (learned / "split.json").read_bytes()
         first = [rows(run / "steps.csv")[0] for run in (fixed, learned)]
         assert first[0]["loss_flair"] == first[1]["loss_flair"]
@@ -143,7 +143,7 @@ def test_results_without_weights_still_have_tables_figures_and_a_page(cohort, un
     assert "there are no weights" in page
     assert "Gain and cost, unet (2F)" in page
     assert (out / "figures" / "trade_off_unet-2F.png").stat().st_mtime_ns > drawn
-    assert "what a step took: Ours-C-25" in capsys.readouterr().err
+    assert "what a step took: conservative-25" in capsys.readouterr().err
 
 
 def test_the_report_command_makes_the_page_of_an_experiment_anew(cohort, undisturbed, tmp_path):
@@ -158,8 +158,8 @@ def test_the_report_command_makes_the_page_of_an_experiment_anew(cohort, undistu
 def test_the_page_says_which_runs_are_not_in_its_tables(cohort, undisturbed, tmp_path):
     out = Path(shutil.copytree(undisturbed, tmp_path / "out"))
     results = (out / "results.csv").read_text().splitlines(keepends=True)
-    (out / "results.csv").write_text("".join(line for line in results if ",Ours-C-25," not in line))
-    next(out.glob("runs/*/Ours-C-25/*/metrics.csv")).unlink()
+    (out / "results.csv").write_text("".join(line for line in results if ",conservative-25," not in line))
+    next(out.glob("runs/*/conservative-25/*/metrics.csv")).unlink()
     assert main(["report", str(out), "--out", str(out / "page.html")]) == 0
     page = (out / "page.html").read_text()
     assert "not judged yet, and not here: 1;" in page
@@ -174,9 +174,65 @@ def test_a_table_of_ones_own_beside_runs_is_left_alone(undisturbed, tmp_path):
     assert "One network for several domains" in (out / "page.html").read_text()
 
 
-def test_what_is_done_is_not_done_again(cohort, undisturbed, capsys):
+LIGHT = ("experiment.json", "results.csv", "curves.csv.gz")
+
+
+def light_copy(undisturbed, out):
+    """What a repository keeps of an experiment."""
+    out.mkdir()
+    for name in LIGHT:
+        shutil.copy(undisturbed / name, out / name)
+    return out
+
+
+def test_runs_in_the_table_of_results_count_as_done_without_their_folders(cohort, undisturbed, tmp_path, capsys):
+    out = light_copy(undisturbed, tmp_path / "out")
+    assert main(experiment(cohort, out)) == 0
+    assert "4 runs in all, 4 done, 0 to do" in capsys.readouterr().err
+    assert_same_bytes(out, undisturbed)
+    assert not (out / "runs").exists()
+    assert "# Conclusion" in (out / "tables.md").read_text()
+    assert (out / "figures.png").stat().st_size < 200_000
+
+
+def test_a_run_that_is_not_in_the_table_is_added_to_the_others(cohort, undisturbed, tmp_path, capsys):
+    out = light_copy(undisturbed, tmp_path / "out")
+    whole = (out / "results.csv").read_text().splitlines(keepends=True)
+    left = [line for line in whole if not line.startswith("unet,2F,conservative-25,1,")]
+    (out / "results.csv").write_text("".join(left))
+    assert len(left) == len(whole) - 4
+    assert main(experiment(cohort, out)) == 0
+    assert "4 runs in all, 3 done, 1 to do" in capsys.readouterr().err
+    assert_same_bytes(out, undisturbed)
+    assert [path.name for path in (out / "runs").glob("*/*/*")] == ["fold-1_repeat-0"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (("--set", "epochs=3"), "experiment.json: the run there has epochs 2, not 3; give another folder"),
+        (("--folds", "2"), "experiment.json: the run there has"),
+    ],
+)
+def test_a_light_folder_with_other_settings_is_refused(cohort, undisturbed, tmp_path, capsys, changes, message):
+    out = light_copy(undisturbed, tmp_path / "out")
+    assert main(experiment(cohort, out, *changes)) == 2
+    assert message in capsys.readouterr().err
+    assert sorted(path.name for path in out.iterdir()) == sorted(LIGHT)
+
+
+def test_a_light_folder_of_other_data_is_refused(undisturbed, tmp_path, capsys):
+    out = light_copy(undisturbed, tmp_path / "out")
+    for number in range(6):
+        heads.write_subject(tmp_path / "others", f"{number}", seed=number + 9)
+    assert main(experiment(tmp_path / "others", out)) == 2
+    assert "experiment.json: the run there has another digests" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("names", [("equal", "conservative-25"), ("F50-T50", "Ours-C-25")])
+def test_what_is_done_is_not_done_again_by_either_name(cohort, undisturbed, capsys, names):
     before = stamps(undisturbed)
-    assert main(experiment(cohort, undisturbed)) == 0
+    assert main(experiment(cohort, undisturbed, "--methods", *names)) == 0
     assert "4 runs in all, 4 done, 0 to do" in capsys.readouterr().err
     assert stamps(undisturbed) == before
 
@@ -184,22 +240,22 @@ def test_what_is_done_is_not_done_again(cohort, undisturbed, capsys):
 def test_a_failing_run_is_reported_and_the_rest_goes_on(cohort, undisturbed, tmp_path, capsys):
     out = tmp_path / "out"
     shutil.copytree(undisturbed, out)
-    bad = out / "runs" / "unet-2F" / "F50-T50" / "fold-0_repeat-0"
+    bad = out / "runs" / "unet-2F" / "equal" / "fold-0_repeat-0"
     shutil.rmtree(bad)
     bad.mkdir()
     (bad / "diary.txt").write_text("not a run")
-    unjudged = out / "runs" / "unet-2F" / "Ours-C-25" / "fold-1_repeat-0"
+    unjudged = out / "runs" / "unet-2F" / "conservative-25" / "fold-1_repeat-0"
     (unjudged / "metrics.csv").unlink()
     trained = (unjudged / "last.safetensors").stat().st_mtime_ns
     assert main(experiment(cohort, out)) == 2
     error = capsys.readouterr().err
-    assert "failed twice: unet 2F F50-T50 fold 0 repeat 0" in error
+    assert "failed twice: unet 2F equal fold 0 repeat 0" in error
     (row,) = rows(out / "failures.csv")
     assert "is not empty and holds no run" in row["message"]
     assert (unjudged / "last.safetensors").stat().st_mtime_ns == trained
     whole = (undisturbed / "results.csv").read_text().splitlines()
     assert (out / "results.csv").read_text().splitlines() == [whole[0], *whole[5:]]
-    assert main(experiment(cohort, out, "--methods", "Ours-C-25")) == 0
+    assert main(experiment(cohort, out, "--methods", "conservative-25")) == 0
     assert rows(out / "failures.csv") == [row]
 
 
@@ -220,7 +276,7 @@ def test_a_dry_run_tells_and_writes_nothing(cohort, undisturbed, tmp_path, capsy
     assert main(experiment(cohort, new, "--dry-run")) == 0
     told = capsys.readouterr().err
     assert "4 runs in all, 0 done, 4 to do" in told
-    assert "unet 2F Ours-C-25: 2 runs of 4 steps, about" in told
+    assert "unet 2F conservative-25: 2 runs of 4 steps, about" in told
     assert "with 1 workers of 1 threads, if no run stops early" in told
     assert not new.exists()
     out = shutil.copytree(undisturbed, tmp_path / "out")
@@ -236,7 +292,7 @@ def test_a_dry_run_leaves_any_folder_as_it_is(cohort, tmp_path, capsys, name):
     if name is not None:
         (tmp_path / name).touch()
     before = tree(tmp_path)
-    assert main(experiment(cohort, tmp_path, "--dry-run", "--methods", "F50-T50")) == (0 if name is None else 2)
+    assert main(experiment(cohort, tmp_path, "--dry-run", "--methods", "equal")) == (0 if name is None else 2)
     assert ("is not empty and holds no experiment" in capsys.readouterr().err) == (name is not None)
     assert tree(tmp_path) == before
 
@@ -252,7 +308,7 @@ def test_a_dry_run_asks_the_cluster_for_its_size(cohort, undisturbed, monkeypatc
         def close(self):
             Cluster.closed = True
 
-    monkeypatch.setattr("steelyard.experiments.crews.RayCrew", Cluster)
+    monkeypatch.setattr("steelyard.experiments.experiment.RayExecutor", Cluster)
     assert main(experiment(cohort, undisturbed, "--dry-run", "--ray", "auto", "--accelerator", "auto")) == 0
     assert "with 7 workers" in capsys.readouterr().err
     assert Cluster.closed
@@ -278,7 +334,7 @@ def test_bad_arguments_get_one_line(cohort, undisturbed, tmp_path, capsys, argum
 
 
 def test_the_number_of_folds_is_ones_own(cohort, tmp_path, capsys):
-    wide = ["experiment", "smoke", str(cohort), str(tmp_path / "out"), "--methods", "F50-T50", "--availability", "all"]
+    wide = ["experiment", "smoke", str(cohort), str(tmp_path / "out"), "--methods", "equal", "--availability", "all"]
     assert main([*wide, "--folds", "2", "--dry-run"]) == 0
     assert "2 runs in all" in capsys.readouterr().err
 

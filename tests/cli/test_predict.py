@@ -17,8 +17,8 @@ def run(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 1)
-    monkeypatch.setattr("steelyard.imaging.prediction.pipeline.find_ventricles", lambda scan, brain: None)
-    monkeypatch.setattr("steelyard.imaging.prediction.cohort.draw_mosaic", lambda found, row: b"")
+    monkeypatch.setattr("steelyard.imaging.predict.pipeline.find_ventricles", lambda scan, brain: None)
+    monkeypatch.setattr("steelyard.imaging.predict.cohort.draw_mosaic", lambda prediction, row: b"")
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_the_largest_scan_is_an_option(run, bids, tmp_path, capsys):
     ("arguments", "match"),
     [
         (["{run}", "{bids}"], "at least one scan and the folder"),
-        (["{bids}", "{bids}", "{out}"], "config.json: there is no such file; this is no run directory"),
+        (["{bids}", "{bids}", "{out}"], "config.json: there is no such file; this is not a run folder"),
         (["{run}", "{bids}/none.nii", "{out}"], "none.nii: there is no such file"),
         (["{run}", "{bids}", "{out}", "--threshold", "1.5"], "threshold must lie between 0 and 1"),
         (["{run}", "{bids}", "{out}", "--smallest-ml", "-1"], "smallest_ml must be at least 0"),

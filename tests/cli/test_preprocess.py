@@ -5,7 +5,7 @@ from rich.console import Console
 
 from steelyard.cli import main
 from steelyard.cli.progress import Estimate, Idle, track
-from steelyard.imaging.preprocessing import Outcome
+from steelyard.imaging.preprocess import JobResult
 
 
 @pytest.fixture
@@ -13,10 +13,10 @@ def pretend(monkeypatch):
     """Every subject is done at once; what was found while reading fails."""
 
     def preprocess(dataset, out, *, settings, workers):
-        yield from (Outcome(fault.subject, "failed", str(fault)) for fault in dataset.faults)
-        yield from (Outcome(subject.key, "done") for subject in dataset.subjects)
+        yield from (JobResult(fault.subject, "failed", str(fault)) for fault in dataset.faults)
+        yield from (JobResult(subject.key, "done") for subject in dataset.subjects)
 
-    monkeypatch.setattr("steelyard.imaging.preprocessing.preprocess", preprocess)
+    monkeypatch.setattr("steelyard.imaging.preprocess.preprocess", preprocess)
 
 
 def write(root, *names):

@@ -109,7 +109,7 @@ COMMANDS = {
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_ends_with_one_line_and_all_its_processes(name, number, start, cohort, run_folder, tmp_path):
     chance = random.Random(f"{name} {number}")
-    run = shutil.copytree(run_folder / "F50-T50" / "fold-0_repeat-0", tmp_path / "run")
+    run = shutil.copytree(run_folder / "equal" / "fold-0_repeat-0", tmp_path / "run")
     paths = {"RUN": run, "DATA": cohort, "OUT": tmp_path / "out"}
     paths |= {f"OUT.{kind}": tmp_path / f"out.{kind}" for kind in ("json", "html")}
     process = start([paths.get(word, word) for word in COMMANDS[name]])

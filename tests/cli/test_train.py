@@ -37,9 +37,9 @@ def rows(path):
 
 def test_train_and_evaluate_on_both_domains(cohort, tmp_path, capsys):
     run = tmp_path / "run"
-    assert main(smoke(cohort, run, "--method", "Ours-C-25", "--tensorboard")) == 0
+    assert main(smoke(cohort, run, "--method", "conservative-25", "--tensorboard")) == 0
     told = capsys.readouterr().err
-    assert "Ours-C-25, unet of width 4: 3 subjects to train, 1 to validate, 1 to test" in told
+    assert "conservative-25, unet of width 4: 3 subjects to train, 1 to validate, 1 to test" in told
     assert "epoch 2: validation flair" in told
     assert list((run / "tensorboard").glob("events*"))
     assert main(["evaluate", str(run), str(cohort)]) == 0
@@ -51,7 +51,7 @@ def test_train_and_evaluate_on_both_domains(cohort, tmp_path, capsys):
 
 
 def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(cohort, tmp_path):
-    settings = ("--method", "Ours-G-25", "--epochs", "6")
+    settings = ("--method", "greedy-25", "--epochs", "6")
     assert main(smoke(cohort, tmp_path / "whole", *settings)) == 0
     run = tmp_path / "killed"
     command = [sys.executable, "-m", "steelyard", *smoke(cohort, run, *settings)]
@@ -103,11 +103,11 @@ def test_two_processes_share_every_batch(cohort, tmp_path):
     run = tmp_path / "run"
     folder = processes.plant(tmp_path / "folder", tmp_path / "mark")
     command = [Path(sys.executable).with_name("steelyard")]
-    command += smoke(cohort, run, "--devices", "2", "--method", "Ours-C-25")
+    command += smoke(cohort, run, "--devices", "2", "--method", "conservative-25")
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "mark").exists()  # of a module in the current folder
-    assert main(smoke(cohort, tmp_path / "one", "--method", "Ours-C-25")) == 0
+    assert main(smoke(cohort, tmp_path / "one", "--method", "conservative-25")) == 0
     shared, alone = (rows(folder / "steps.csv") for folder in (run, tmp_path / "one"))
     assert len(shared) == len(alone)
     assert shared[0]["loss_flair"] != alone[0]["loss_flair"]
@@ -185,7 +185,7 @@ def test_data_that_cannot_be_learned_from_gets_one_line(tmp_path, capsys):
     assert main(smoke(flair, tmp_path / "run")) == 2
     assert "no subject has both a t1 scan and a lesion mask" in capsys.readouterr().err
     assert main(["evaluate", str(tmp_path / "nowhere"), str(flair)]) == 2
-    assert "config.json: there is no such file; this is no run directory" in capsys.readouterr().err
+    assert "config.json: there is no such file; this is not a run folder" in capsys.readouterr().err
 
 
 def test_a_loss_that_explodes_stops_and_keeps_the_last_good_weights(cohort, tmp_path, capsys):

@@ -12,7 +12,7 @@ import tyro
 
 import steelyard
 from steelyard.cli import COMMANDS
-from steelyard.report.runs import read_run
+from steelyard.report.data.results import read_results
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -61,6 +61,19 @@ def test_links_lead_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_paths_that_contributing_names_exist():
+    named = re.findall(r"`((?:src|tests|docs)/[^`]*)`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert len(named) > 20
+    missing = [path for path in named if "your_" not in path and not (ROOT / path).exists()]
+    assert missing == []
+
+
+def test_the_commands_of_contributing_exist():
+    commands = re.findall(r"`make ([a-z-]+)", (ROOT / "CONTRIBUTING.md").read_text())
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    assert {"format", "quick", "test", "fuzz", "docs", "snapshots", "same-bits"} <= set(commands) <= set(targets)
 
 
 def test_the_readme_states_the_benchmark_as_measured():
@@ -116,11 +129,14 @@ def test_a_public_name_without_documentation_fails_the_build(build, monkeypatch,
 
 def test_the_real_nine_are_stated_as_measured():
     page, readme = (path.read_text() for path in (ROOT / "docs" / "real_nine.md", ROOT / "README.md"))
-    results = ROOT / "docs" / "results" / "real_nine"
+    rows = read_results(ROOT / "docs" / "results" / "real_nine" / "results.csv").rows
     means = {}
-    for method in ("F50-T50", "flair-only", "t1-only"):
-        runs = [read_run(results / f"fold-{fold}" / method) for fold in range(3)]
-        means[method] = [f"{fmean([dsc for run in runs for dsc in run.scores(d)]):.3f}" for d in ("flair", "t1")]
+    for method in ("equal", "flair-only", "t1-only"):
+        scores = {domain: [] for domain in ("flair", "t1")}
+        for row in rows:
+            if row.run.method == method:
+                scores[row.domain].append(row.metrics["dsc"])
+        means[method] = [f"{fmean(scores[domain]):.3f}" for domain in ("flair", "t1")]
         assert f"| {method} | {' | '.join(means[method])} |" in page
-    assert f"{means['F50-T50'][0]} on FLAIR and {means['F50-T50'][1]} on T1" in " ".join(readme.split())
+    assert f"{means['equal'][0]} on FLAIR and {means['equal'][1]} on T1" in " ".join(readme.split())
     assert f"reach {means['flair-only'][0]} and {means['t1-only'][1]}" in " ".join(readme.split())

@@ -1,17 +1,33 @@
-"""docs/results.md says what the tables beside it hold."""
+"""docs/results.md and docs/real_nine.md say what the files beside them hold, and these are few."""
 
 import csv
+import io
+import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
-from steelyard.report.evidence import verdict_text
-from steelyard.report.results import read_results
-from steelyard.report.verdict import judge
+from steelyard.experiments.experiment import _check_design
+from steelyard.experiments.grids import desk
+from steelyard.experiments.results import units_to_do
+from steelyard.experiments.units import plan
+from steelyard.imaging.runs.curves import read_curves
+from steelyard.imaging.runs.method import PAPER, Method
+from steelyard.imaging.train.data import LabelledSlices
+from steelyard.imaging.train.sampling import DomainSlices
+from steelyard.report.data.results import read_results
+from steelyard.report.data.timings import Timings
+from steelyard.report.tables.evidence import tables_page
+from steelyard.report.tables.summary import summarise, summary_csv
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+RESULTS = DOCS / "results"
+EXPERIMENTS = sorted(path.parent for path in RESULTS.glob("*/experiment.json"))
 SECTIONS = [part for part in (DOCS / "results.md").read_text().split("\n## ")[1:] if "](results/" in part]
+pytestmark = pytest.mark.skipif(not RESULTS.is_dir(), reason="the source distribution is without results")
 NUMBER = re.compile(r"\d\.\d{3} ± \d\.\d{3}")
 
 
@@ -19,8 +35,9 @@ def rows(section):
     """Yield the rows of a section's tables that hold means and deviations: a method and those cells."""
     for line in section.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if line.startswith("|") and (held := [cell for cell in cells if NUMBER.fullmatch(cell)]):
-            yield cells[0].partition(",")[0], held
+        numbers = [cell for cell in cells if NUMBER.fullmatch(cell)]
+        if line.startswith("|") and numbers:
+            yield cells[0].partition(",")[0], numbers
 
 
 def written(row):
@@ -29,21 +46,71 @@ def written(row):
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=[section.splitlines()[0] for section in SECTIONS])
-def test_every_mean_is_that_of_the_tables(section):
+def test_every_mean_is_that_of_the_results(section):
     summaries = []
     for name in re.findall(r"\]\(results/([\w-]+)\)", section):
-        with (DOCS / "results" / name / "tables" / "summary.csv").open() as stream:
-            summaries += list(csv.DictReader(stream))
-    shown = list(rows(section))
-    assert shown
-    for method, cells in shown:
+        results = read_results(RESULTS / name / "results.csv")
+        summaries += list(csv.DictReader(io.StringIO(summary_csv(summarise(results)))))
+    stated = list(rows(section))
+    assert stated
+    for method, cells in stated:
         of_method = [written(row) for row in summaries if row["method"] == method]
-        assert any(set(cells) <= there for there in of_method), (method, cells)
+        assert any(set(cells) <= numbers for numbers in of_method), (method, cells)
+
+
+def without_times(text):
+    """A page of tables without the last column of the comparisons: times are not in results.csv."""
+    before, *comparisons = text.split("\n# Gain and cost")
+    return [before, *(re.sub(r"\|[^|\n]*\|$", "|", part, flags=re.MULTILINE) for part in comparisons)]
+
+
+@pytest.mark.parametrize("folder", EXPERIMENTS, ids=lambda folder: folder.name)
+def test_tables_are_what_the_results_give(folder):
+    page = (folder / "tables.md").read_text()
+    made = tables_page(read_results(folder / "results.csv"), Timings({}))
+    assert without_times(made) == without_times(page)
+    assert ("× |" in page) == ("# Gain and cost" in page)
+
+
+@pytest.mark.parametrize("folder", EXPERIMENTS, ids=lambda folder: folder.name)
+def test_an_experiment_is_five_files_and_every_run_has_its_curves(folder):
+    assert {path.name for path in folder.iterdir()} == {
+        *("experiment.json", "results.csv", "curves.csv.gz", "tables.md", "figures.png")
+    }
+    keys = ("model", "availability", "method", "fold", "repeat")
+    curves = {tuple(row[key] for key in keys) for row in read_curves(folder)}
+    with (folder / "results.csv").open() as stream:
+        results = {tuple(row[key] for key in keys) for row in csv.DictReader(stream)}
+    assert curves == results
+    assert all(Method.parse(key[2]).name == key[2] for key in results)
+
+
+def test_the_results_are_few_and_small():
+    files = [path for path in RESULTS.rglob("*") if path.is_file()]
+    assert len(files) <= 38
+    assert sum(path.stat().st_size for path in files) < 3_000_000
 
 
 @pytest.mark.parametrize(
-    "path", sorted((DOCS / "results").glob("*/tables/verdict.txt")), ids=lambda path: path.parts[-3]
+    ("name", "changes"),
+    [
+        ("phantom", {"availability": (8,), "methods": PAPER}),
+        ("real", {"availability": (None,), "models": ("unet",), "folds": 3, "validate": 1}),
+    ],
 )
-def test_verdicts_are_what_the_results_give(path):
-    results = read_results(path.parents[1] / "results.csv")
-    assert verdict_text(judge(results)) == path.read_text()
+def test_a_committed_experiment_counts_as_done(name, changes):
+    """With the commands of the page: nothing is left to do but what was not run."""
+    folder = RESULTS / name
+    design = desk()
+    training = replace(design.training, epochs=json.loads((folder / "experiment.json").read_text())["epochs"])
+    models = changes.get("models", design.models)
+    grid = replace(design, training=training, repeats=(0, 1, 2), single_domain_models=models, **changes)
+    digests = json.loads((folder / "experiment.json").read_text())["digests"]
+    planes = DomainSlices(torch.zeros(len(digests), 1, 8, 8), torch.zeros(len(digests), 1, 8, 8), tuple(digests))
+    slices = LabelledSlices(dict.fromkeys(("flair", "t1"), planes), digests)
+    _check_design(folder, grid, slices)
+    units = plan(grid, slices, data=Path("data"), out=folder)
+    left = {unit.config.method.name for unit in units_to_do(folder, units)}
+    assert left == {method.name for method in grid.methods} - {
+        row.run.method for row in read_results(folder / "results.csv").rows
+    }

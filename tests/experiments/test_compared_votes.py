@@ -6,37 +6,38 @@ from lightning.fabric import Fabric
 
 from steelyard.errors import UserError
 from steelyard.experiments.compared_votes import Compared, retrace
-from steelyard.experiments.profiles import smoke
-from steelyard.imaging.segmentation.data import load_labelled, read_prepared
-from steelyard.imaging.segmentation.launch import Assignment, set_out, train
-from steelyard.imaging.segmentation.run import RunDirectory
-from steelyard.imaging.segmentation.split import split_subjects
-from steelyard.imaging.segmentation.training import fit
+from steelyard.experiments.configs import smoke
+from steelyard.imaging.runs.run_folder import RunFolder
+from steelyard.imaging.runs.split import split_subjects
+from steelyard.imaging.train.data import load_labelled, read_prepared
+from steelyard.imaging.train.launch import TrainingJob, prepare_training, train
+from steelyard.imaging.train.run_writer import RunWriter
+from steelyard.imaging.train.training import fit
 from steelyard.probing import FirstOrder, InnerLoop
 
 BESIDE = {"first": FirstOrder, "batch": lambda: FirstOrder(meta_test="batch"), "again": InnerLoop}
 
 
-def assignment(cohort, out, **settings):
-    config = replace(smoke(), method="Ours-C-25", **settings)
+def job(cohort, out, **settings):
+    config = replace(smoke(), method="conservative-25", **settings)
     slices = load_labelled(read_prepared(cohort), config.slices, domains=config.domains)
     split = split_subjects(slices.subjects, folds=5, seed=0)
-    return Assignment(config=config, split=split, slices=slices, out=out)
+    return TrainingJob(config=config, split=split, slices=slices, out=out)
 
 
 def trained(given, compared):
     """Weights, optimizer, records and random numbers after training."""
-    trainee, learned, judged = set_out(given, Fabric(accelerator="cpu", devices=1))
+    training_state, learned, judged = prepare_training(given, Fabric(accelerator="cpu", devices=1))
     if compared:
-        trainee.balancer.probe = Compared(InnerLoop(), {name: make() for name, make in BESIDE.items()})
-    records = list(fit(trainee, learned, judged))
-    tensors = [*trainee.network.state_dict().values()]
-    tensors += [value for state in trainee.optimizer.state.values() for value in state.values()]
-    return tensors, records, torch.get_rng_state(), trainee.balancer.probe
+        training_state.balancer.probe = Compared(InnerLoop(), {name: make() for name, make in BESIDE.items()})
+    records = list(fit(training_state, learned, judged))
+    tensors = [*training_state.network.state_dict().values()]
+    tensors += [value for state in training_state.optimizer.state.values() for value in state.values()]
+    return tensors, records, torch.get_rng_state(), training_state.balancer.probe
 
 
 def test_a_run_that_compares_is_the_exact_run_to_the_bit(cohort, tmp_path):
-    given = assignment(cohort, tmp_path / "run")
+    given = job(cohort, tmp_path / "run")
     alone, records, numbers, _ = trained(given, compared=False)
     beside, compared_records, compared_numbers, probe = trained(given, compared=True)
     assert len(alone) == len(beside)
@@ -57,12 +58,12 @@ def test_a_probe_that_skips_steps_cannot_be_compared():
 
 
 def test_a_retraced_run_is_the_one_on_disk(cohort, tmp_path):
-    given = assignment(cohort, tmp_path / "run")
+    given = job(cohort, tmp_path / "run")
     records = list(train(given))
     before = {path: path.read_bytes() for path in given.out.iterdir()}
-    epochs = list(retrace(RunDirectory(given.out), cohort, ["Ours-C-25+first-order"]))
+    epochs = list(retrace(RunFolder(given.out), cohort, ["conservative-25+first-order"]))
     assert [len(rows) for rows in epochs] == [2 * len(record.steps) for record in records]
-    exact = [row for rows in epochs for row in rows if row["method"] == "Ours-C-25"]
+    exact = [row for rows in epochs for row in rows if row["method"] == "conservative-25"]
     steps = [step for record in records for step in record.steps]
     assert [row["vote"] for row in exact] == [step.vote for step in steps]
     assert [[row[f"hypothetical_{name}"] for name in ("flair", "t1")] for row in exact] == [
@@ -71,20 +72,20 @@ def test_a_retraced_run_is_the_one_on_disk(cohort, tmp_path):
     for row in (row for rows in epochs for row in rows):
         worst = max(("flair", "t1"), key=lambda name, row=row: row[f"hypothetical_{name}"])
         assert row["vote"] == worst
-    assert len(list(retrace(RunDirectory(given.out), cohort, ["Ours-C-25+first-order"], epochs=1))) == 1
+    assert len(list(retrace(RunFolder(given.out), cohort, ["conservative-25+first-order"], epochs=1))) == 1
     assert {path: path.read_bytes() for path in given.out.iterdir()} == before
 
 
 def test_what_is_not_exact_or_not_the_runs_own_is_refused(cohort, tmp_path):
-    late = assignment(cohort, tmp_path / "late", every=2)
-    RunDirectory(late.out).begin(late.config, late.split, late.slices.digests)
+    late = job(cohort, tmp_path / "late", every=2)
+    RunWriter(late.out).begin(late.config, late.split, late.slices.digests)
     with pytest.raises(UserError, match=r"late: votes on each 2th step only"):
-        next(retrace(RunDirectory(late.out), cohort, []))
-    given = assignment(cohort, tmp_path / "run")
-    RunDirectory(given.out).begin(given.config, given.split, given.slices.digests)
-    with pytest.raises(UserError, match=r"method Simple-C: casts no votes"):
-        next(retrace(RunDirectory(given.out), cohort, ["Simple-C"]))
+        next(retrace(RunFolder(late.out), cohort, []))
+    given = job(cohort, tmp_path / "run")
+    RunWriter(given.out).begin(given.config, given.split, given.slices.digests)
+    with pytest.raises(UserError, match=r"method shift-conservative: casts no votes"):
+        next(retrace(RunFolder(given.out), cohort, ["shift-conservative"]))
     split = given.out / "split.json"
     split.write_text(split.read_text().replace('"digests": {', '"digests": {"sub-9": "0",'))
     with pytest.raises(UserError, match=r"split.json: the run there has another digests"):
-        next(retrace(RunDirectory(given.out), cohort, []))
+        next(retrace(RunFolder(given.out), cohort, []))

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from steelyard.errors import UserError
-from steelyard.experiments import crews
-from steelyard.experiments.crews import LocalCrew, RayCrew
-from steelyard.experiments.devices import choose_gpu, environment_of, gpus_of_a_run, runs_at_a_time
+from steelyard.experiments import local_executor, ray_executor
+from steelyard.experiments.local_executor import LocalExecutor, choose_gpu, gpu_environment
+from steelyard.experiments.ray_executor import RayExecutor, gpus_per_unit, units_at_a_time
 
 
 @pytest.mark.parametrize(
@@ -29,10 +29,10 @@ def test_workers_take_turns_with_the_gpus_that_are_visible(count, visible, chose
 def test_only_runs_on_gpus_are_given_any(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert environment_of(1, "cpu") == environment_of(1, "mps") == {}
-    assert environment_of(1, "auto") == environment_of(3, "cuda") == {"CUDA_VISIBLE_DEVICES": "1"}
+    assert gpu_environment(1, "cpu") == gpu_environment(1, "mps") == {}
+    assert gpu_environment(1, "auto") == gpu_environment(3, "cuda") == {"CUDA_VISIBLE_DEVICES": "1"}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
-    assert environment_of(0, "gpu") == {"CUDA_VISIBLE_DEVICES": "4"}
+    assert gpu_environment(0, "gpu") == {"CUDA_VISIBLE_DEVICES": "4"}
 
 
 def test_every_worker_starts_with_its_own_gpu_and_a_substitute_with_the_same(monkeypatch):
@@ -40,15 +40,15 @@ def test_every_worker_starts_with_its_own_gpu_and_a_substitute_with_the_same(mon
     idle = SimpleNamespace(start=lambda: seen.append(os.environ.get("CUDA_VISIBLE_DEVICES")))
     pipe = SimpleNamespace(send=lambda _: None, close=lambda: None)
     context = SimpleNamespace(Pipe=lambda: (pipe, pipe), Process=lambda **_: idle)
-    monkeypatch.setattr(crews, "multiprocessing", SimpleNamespace(get_context=lambda _: context))
+    monkeypatch.setattr(local_executor, "multiprocessing", SimpleNamespace(get_context=lambda _: context))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    crew = LocalCrew(3, accelerator="cuda")
+    executor = LocalExecutor(3, accelerator="cuda")
     for unit in ("first", "second", "third"):
-        crew.give(unit)
-    crew._workers.pop(1)  # as listening does when one died
-    crew.give("second again")
+        executor.submit(unit)
+    executor._workers.pop(1)  # as polling does when one died
+    executor.submit("second again")
     assert seen == ["0", "1", "0", "1"]
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
 
@@ -63,18 +63,18 @@ def test_a_cluster_of_ones_own_is_refused_if_it_is_open_to_the_network(monkeypat
         cluster_resources=dict,
         remote=lambda **_: lambda function: function,
     )
-    monkeypatch.setattr(crews, "import_module", lambda _: ray)
-    monkeypatch.setenv(crews._LOOPBACK, "1")
+    monkeypatch.setattr(ray_executor, "import_module", lambda _: ray)
+    monkeypatch.setenv(ray_executor._LOOPBACK, "1")
     if address == "192.0.2.2":
         with pytest.raises(UserError, match="would listen on the network"):
-            RayCrew("local", workers=2)
+            RayExecutor("local", workers=2)
         assert calls[-1] == "shutdown"
     else:
-        RayCrew("local", workers=2)
+        RayExecutor("local", workers=2)
         assert calls[-1]["include_dashboard"] is False
-    assert os.environ[crews._LOOPBACK] == "0"
+    assert os.environ[ray_executor._LOOPBACK] == "0"
     with pytest.raises(UserError, match="workers must be at most"):
-        RayCrew("local", workers=5000)
+        RayExecutor("local", workers=5000)
 
 
 @pytest.mark.parametrize(
@@ -88,15 +88,15 @@ def test_a_cluster_of_ones_own_is_refused_if_it_is_open_to_the_network(monkeypat
     ],
 )
 def test_a_cluster_is_asked_for_what_it_has(monkeypatch, accelerator, resources, gpus, runs):
-    assert gpus_of_a_run(accelerator, resources) == gpus
-    assert runs_at_a_time(resources, threads=2, gpus=gpus) == runs
+    assert gpus_per_unit(accelerator, resources) == gpus
+    assert units_at_a_time(resources, threads=2, gpus=gpus) == runs
     asked = {}
     ray = SimpleNamespace(
         init=lambda **_: None,
         cluster_resources=lambda: resources,
-        remote=lambda **wanted: lambda function: asked.update(wanted) or function,
+        remote=lambda **options: lambda function: asked.update(options) or function,
     )
-    monkeypatch.setattr(crews, "import_module", lambda _: ray)
-    crew = RayCrew("auto", threads=2, accelerator=accelerator)
-    assert (asked["num_cpus"], asked["num_gpus"], crew.size) == (2, gpus, runs)
-    assert RayCrew("auto", workers=1, threads=2, accelerator=accelerator).size == 1
+    monkeypatch.setattr(ray_executor, "import_module", lambda _: ray)
+    executor = RayExecutor("auto", threads=2, accelerator=accelerator)
+    assert (asked["num_cpus"], asked["num_gpus"], executor.size) == (2, gpus, runs)
+    assert RayExecutor("auto", workers=1, threads=2, accelerator=accelerator).size == 1

@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -5,13 +6,15 @@ import pytest
 import torch
 
 from steelyard.errors import UserError
-from steelyard.experiments.crews import News
-from steelyard.experiments.designs import paper, smoke
-from steelyard.experiments.forecast import Forecast, add_timing, kind_of, read_timings
-from steelyard.experiments.grid import run_units, write_failures
+from steelyard.experiments.estimate import Forecast, add_timing, step_kind
+from steelyard.experiments.executor import UnitReport, run_units
+from steelyard.experiments.grids import paper, smoke
+from steelyard.experiments.results import units_to_do, write_failures, write_results
 from steelyard.experiments.units import Timing, plan
-from steelyard.imaging.segmentation.data import LabelledSlices
-from steelyard.imaging.segmentation.sampling import DomainSlices
+from steelyard.files.records import as_csv
+from steelyard.imaging.runs.experiment_folder import RunTiming, read_timings
+from steelyard.imaging.train.data import LabelledSlices
+from steelyard.imaging.train.sampling import DomainSlices
 
 TIMING = Timing(epochs=2, steps=4, training=2.0, validation=0.5, evaluation=1.0)
 
@@ -71,34 +74,34 @@ def test_scarcity_that_the_data_do_not_have_is_refused():
         planned(paper(), subjects=9)
 
 
-class Rehearsed:
-    """A crew whose runs fail as often as told."""
+class FailingExecutor:
+    """An executor whose units fail a set number of times."""
 
     size = 2
 
     def __init__(self, failures):
-        self.failures, self.busy, self.given = failures, [], []
+        self.failures, self.busy, self.submitted = failures, [], []
 
-    def give(self, unit):
+    def submit(self, unit):
         self.busy.append(unit)
-        self.given.append(unit)
+        self.submitted.append(unit)
 
-    def listen(self, seconds):
+    def poll(self, seconds):
         unit = self.busy.pop(0)
         left = self.failures.get(unit.path, 0)
         self.failures[unit.path] = left - 1
-        return [News(unit, "no luck" if left > 0 else TIMING)]
+        return [UnitReport(unit, message="no luck") if left > 0 else UnitReport(unit, timing=TIMING)]
 
 
 def test_a_run_that_fails_is_tried_once_more_and_the_rest_goes_on(tmp_path):
     units, _ = planned(replace(smoke(), availability=(None,)), subjects=6)
     once, twice = units[0], units[3]
-    crew = Rehearsed({once.path: 1, twice.path: 2})
-    heard = {news.unit.path: news for news in run_units(units, crew) if news is not None}
-    assert heard[once.path].outcome == TIMING
-    assert heard[twice.path].outcome == "no luck"
-    assert len(heard) == len(units) == len(crew.given) - 2
-    write_failures(tmp_path, [news for news in heard.values() if news.outcome == "no luck"])
+    executor = FailingExecutor({once.path: 1, twice.path: 2})
+    reports = {report.unit.path: report for report in run_units(units, executor) if report is not None}
+    assert reports[once.path].timing == TIMING
+    assert reports[twice.path].message == "no luck"
+    assert len(reports) == len(units) == len(executor.submitted) - 2
+    write_failures(tmp_path, [report for report in reports.values() if report.message])
     assert failures(tmp_path) == ["unet,all,flair-only,0,0,no luck"]
 
 
@@ -111,11 +114,11 @@ def failures(out):
 def test_a_failure_is_told_until_its_run_is_done(tmp_path):
     units, _ = planned(replace(smoke(), availability=(None,)), subjects=6)
     first, second = units[0], units[5]
-    write_failures(tmp_path, [News(second, "no luck"), News(first, "no light")])
+    write_failures(tmp_path, [UnitReport(second, message="no luck"), UnitReport(first, message="no light")])
     write_failures(tmp_path, [])  # a call that plans neither
-    assert failures(tmp_path) == ["unet,all,F50-T50,0,0,no light", "unet,all,Simple-C,1,0,no luck"]
-    write_failures(tmp_path, [News(first, "still dark")])
-    assert failures(tmp_path) == ["unet,all,F50-T50,0,0,still dark", "unet,all,Simple-C,1,0,no luck"]
+    assert failures(tmp_path) == ["unet,all,equal,0,0,no light", "unet,all,shift-conservative,1,0,no luck"]
+    write_failures(tmp_path, [UnitReport(first, message="still dark")])
+    assert failures(tmp_path) == ["unet,all,equal,0,0,still dark", "unet,all,shift-conservative,1,0,no luck"]
     for unit, left in ((first, 1), (second, 0)):
         run = replace(unit, out=tmp_path).path
         run.mkdir(parents=True)
@@ -140,9 +143,9 @@ def test_the_forecast_follows_from_finished_runs(tmp_path):
         add_timing(tmp_path, unit, TIMING)
     add_timing(tmp_path, units[0], replace(TIMING, training=6.0))
     add_timing(tmp_path, units[1], Timing(epochs=0, steps=0, training=0.0, validation=0.0, evaluation=9.0))
-    assert len(read_timings(tmp_path)) == 4
+    assert len(read_timings(tmp_path / "timings.csv")) == 4
     forecast.learn(tmp_path, units)
-    assert forecast.step[kind_of(units[0])] == 1.5
+    assert forecast.step[step_kind(units[0])] == 1.5
     # three training subjects have nine slices a domain: two steps of 4 + 4 an epoch, two epochs
     assert forecast.seconds(units[0]) == pytest.approx(2 * (2 * 1.5 + 0.25) + 1.0)
     alone, shared = (forecast.total(units, workers=workers) for workers in (1, 2))
@@ -151,7 +154,7 @@ def test_the_forecast_follows_from_finished_runs(tmp_path):
 
 def test_timings_that_tell_too_little_are_kept_and_not_learned_from(tmp_path):
     units, slices = planned(replace(smoke(), availability=(None,)), subjects=6)
-    old = "unet,all,F50-T50,0,0,4,0.7,3.0"
+    old = "unet,all,equal,0,0,4,0.7,3.0"
     (tmp_path / "timings.csv").write_text(
         f"model,availability,method,fold,repeat,steps,seconds_per_step,evaluation_seconds\n{old}\n"
     )
@@ -159,11 +162,60 @@ def test_timings_that_tell_too_little_are_kept_and_not_learned_from(tmp_path):
     forecast.learn(tmp_path, units)
     assert forecast.seconds(units[0]) is None
     add_timing(tmp_path, units[1], TIMING)
-    first, second = read_timings(tmp_path)
-    assert (first["seconds_per_step"], first["validation_seconds"], first["evaluation_seconds"]) == ("0.7", "", "3.0")
-    assert (second["seconds_per_step"], second["validation_seconds"]) == ("0.5", "0.25")
+    first, second = read_timings(tmp_path / "timings.csv").values()
+    assert (first.seconds_per_step, first.evaluation_seconds) == (0.7, 3.0)
+    assert math.isnan(first.validation_seconds)
+    assert second == RunTiming(steps=4, seconds_per_step=0.5, validation_seconds=0.25, evaluation_seconds=1.0)
     forecast.learn(tmp_path, units)
     assert forecast.validation == {("unet", 2): 0.25}
     assert set(forecast.step.values()) == {0.5}
     (tmp_path / "timings.csv").write_text("model,availability\nunet,all\n")
     forecast.learn(tmp_path, units)
+
+
+def write_table(out, units):
+    """A table of results with a row per unit, test subject and domain."""
+    rows = []
+    for unit in units:
+        for subject in unit.split.test:
+            for domain in ("flair", "t1"):
+                rows.append(unit.key.row | {"subject": subject, "domain": domain, "dsc": "0.5"})
+    (out / "results.csv").write_text(as_csv(rows))
+
+
+def test_a_unit_in_the_table_is_done_unless_it_has_a_folder_or_lacks_a_subject(tmp_path):
+    slices = invented(6)
+    units = plan(replace(smoke(), availability=(None,)), slices, data=Path("data"), out=tmp_path)
+    assert units_to_do(tmp_path, units) == units
+    write_table(tmp_path, units[:4])
+    assert units_to_do(tmp_path, units) == units[4:]
+    units[0].path.mkdir(parents=True)  # a run that was begun again
+    assert units_to_do(tmp_path, units) == [units[0], *units[4:]]
+    table = (tmp_path / "results.csv").read_text().splitlines(keepends=True)
+    (tmp_path / "results.csv").write_text("".join(table[:-2]))  # the last test subject of units[3]
+    assert units_to_do(tmp_path, units) == [units[0], *units[3:]]
+
+
+def test_rows_of_units_without_a_folder_are_kept_in_the_order_of_the_design(tmp_path):
+    units = plan(replace(smoke(), availability=(None,)), invented(6), data=Path("data"), out=tmp_path)
+    write_table(tmp_path, reversed(units[:4]))
+    assert write_results(tmp_path) == 4
+    methods = [line.split(",")[2] for line in (tmp_path / "results.csv").read_text().splitlines()[1:]]
+    assert methods[::4] == ["equal", "shift-conservative", "conservative-25", "flair-only"]
+    kept = (tmp_path / "results.csv").read_bytes()
+    assert write_results(tmp_path) == 4
+    assert (tmp_path / "results.csv").read_bytes() == kept
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("unet,all,equal,first,0,sub-00,flair,0.5", "line 2: fold must be a whole number"),
+        ("unet,all,,0,0,sub-00,flair,0.5", "line 2: method is empty"),
+        ("unet,all,equal,0,0,sub-00,flair", "line 2: must have 8 cells"),
+    ],
+)
+def test_a_damaged_table_of_results_is_named(tmp_path, row, message):
+    (tmp_path / "results.csv").write_text(f"model,availability,method,fold,repeat,subject,domain,dsc\n{row}\n")
+    with pytest.raises(UserError, match=message):
+        write_results(tmp_path)

@@ -8,12 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fuzz import headers, kills, library, records
-from fuzz.bench import Bench
-from fuzz.material import Material
+from fuzz.material import Bench, Material
 from fuzz.nursery import Nursery
-from fuzz.page import MARK, as_markdown
-from fuzz.tally import Budget, Tally
-from steelyard.cli.marked_page import with_measured
+from fuzz.tally import MARK, Budget, Tally, as_markdown
+from steelyard.files.marked_page import with_measured
 
 CASES = {"headers": 3000, "records": 560, "kills": 72, "library": 2000}
 """How many cases of each part make a whole campaign."""

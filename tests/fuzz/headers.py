@@ -11,12 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from fuzz.bench import Bench
-from fuzz.invariants import faults_of
-from fuzz.material import PREDICTING, PREPARING, Material, write_head
+from fuzz.material import PREDICTING, PREPARING, Bench, Material, write_head
 from fuzz.nifti import Damaged, mutated
 from fuzz.nursery import Case, Ending, fresh
-from fuzz.tally import Tally, chance
+from fuzz.tally import Tally, chance, faults_of
 
 PART = "headers"
 _BATCH = 50  # cases in one process
@@ -69,8 +67,8 @@ def _read_batch(tally: Tally, numbers: range, bench: Bench) -> None:
 
 def read_all(seed: str, start: str, stop: str, scratch: str, progress: str) -> None:
     """Read a range of files with every reader, and write a line for each; called in a process of its own."""
-    from steelyard.imaging.prediction import find_scans
-    from steelyard.imaging.volumes import read_mask, read_scan
+    from steelyard.imaging.predict import find_scans
+    from steelyard.imaging.scans.volumes import read_mask, read_scan
 
     logging.getLogger("nibabel.global").setLevel(logging.CRITICAL)  # as the commands do
     signal.signal(signal.SIGALRM, _hangs)

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from fuzz.bench import Bench, run_cases
 from fuzz.fault_point import Fault, FaultPoint
-from fuzz.invariants import faults_of
-from fuzz.material import EXPERIMENT, PREDICTING, PREPARING, TRAINING, Material
+from fuzz.material import EXPERIMENT, PREDICTING, PREPARING, TRAINING, Bench, Material, run_cases
 from fuzz.nursery import Ending
-from fuzz.tally import Tally, chance
+from fuzz.tally import Tally, chance, faults_of
 
 PART = "kills"
 

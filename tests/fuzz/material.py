@@ -1,7 +1,8 @@
-"""Small inputs of every command, made once for a campaign and copied for each case."""
+"""What cases start from: small inputs of every command, created once for a campaign and copied for each case."""
 
 import shutil
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import heads
 import networks_by_hand
 from fuzz.fault_point import FaultPoint
 from fuzz.nursery import Nursery
-from steelyard.imaging.volumes import Volume
+from fuzz.tally import Budget, Tally
+from steelyard.imaging.scans.volumes import Volume
 
 SHAPE = (36, 44, 26)
 AFFINE = np.array([[-5.0, 0, 0, 87.5], [0, 5.0, 0, -107.5], [0, 0, 6.0, -75.0], [0, 0, 0, 1]])
@@ -20,7 +22,7 @@ SUBJECTS = 4
 PREPARING = ("--brain", "own", "--align", "skip", "--bias", "skip")
 PREDICTING = ("--brain", "skip", "--bias", "skip", "--normalise", "skip")
 TRAINING = ("--experiment", "smoke", "--method", "Ours-C-25", "--folds", "4", "--validate", "1")
-EXPERIMENT = ("--methods", "F50-T50", "Ours-C-25", "--availability", "all", "--turns", "0", "--folds", "4")
+EXPERIMENT = ("--methods", "F50-T50", "Ours-C-25", "--availability", "all", "--test-folds", "0", "--folds", "4")
 AGREEING = ("Ours-C-25", "Ours-C-25+every-2")
 
 
@@ -109,3 +111,88 @@ def write_head(root: Path, name: str, *, seed: int = 0) -> Path:
     heads.save(masks / f"sub-{name}_space-FLAIR_label-brain_mask.nii.gz", Volume(labels >= 3, AFFINE))
     heads.save(masks / f"sub-{name}_space-FLAIR_label-WMH_mask.nii.gz", Volume(labels == 5, AFFINE))
     return folder
+
+
+Words = tuple[str | Path, ...]
+
+TREASURE = b"written by a person, irreplaceable"
+"""How the files of a person's begin."""
+
+
+@dataclass
+class Trial:
+    """One command on one bad input.
+
+    Args:
+        words: The command.
+        change: What is bad, in words.
+        named: A failure must name one of these.
+        sources: Files that must be as they were afterwards.
+        treasures: Files of a person's; their bytes must still be somewhere in the case's folder.
+        outside: A folder in which nothing may appear.
+        out: Must be free of results if the command fails.
+        fresh: Run it in a process that shares nothing with others.
+    """
+
+    words: Words
+    change: str
+    named: tuple[str, ...] = ()
+    sources: dict[Path, bytes] = field(default_factory=dict)
+    treasures: dict[Path, bytes] = field(default_factory=dict)
+    outside: Path | None = None
+    out: Path | None = None
+    fresh: bool = False
+
+
+def copy(source: Path, target: Path) -> Path:
+    """Copy a folder and return the copy."""
+    shutil.copytree(source, target)
+    return target
+
+
+def bury(out: Path) -> dict[Path, bytes]:
+    """Put things of a person's into a folder of results, under names like ours; return them."""
+    if not out.is_dir():
+        return {}
+    names = (
+        "notes.txt",
+        "figures/mine.jpg",
+        "sub-0/anat/sub-0_space-FLAIR_desc-manual_label-WMH_mask.nii.gz",
+        "sub-9/anat/sub-9_space-FLAIR_label-WMH_mask.nii.gz",
+    )
+    treasures = {}
+    for number, name in enumerate(names):
+        folder = (out / name).parent
+        if folder.is_dir() or (name.startswith("sub-9") and (out / "sub-0").is_dir()):
+            folder.mkdir(parents=True, exist_ok=True)
+            treasures[out / name] = TREASURE + bytes([number])
+            (out / name).write_bytes(treasures[out / name])
+    return treasures
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Bench:
+    """Where cases are run.
+
+    Args:
+        nursery: Where commands run.
+        material: What they work on; it is not changed.
+        scratch: A folder for files of the part.
+        budget: No further case is begun when it is over.
+    """
+
+    nursery: Nursery
+    material: Material
+    scratch: Path
+    budget: Budget
+
+
+def run_cases(part: str, seed: int, cases: int, bench: Bench, run_case: Callable[[Tally, int, Bench], None]) -> Tally:
+    """Run so many cases of a part, or as many as its time allows."""
+    tally = Tally(part, seed)
+    for case in range(cases):
+        if bench.budget.over:
+            break
+        run_case(tally, case, bench)
+    tally.seconds = bench.budget.spent
+    return tally

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fuzz.invariants import CANARY
+from fuzz.tally import CANARY
 
 _DEEP = 100_000  # levels of brackets
 

@@ -32,16 +32,19 @@ MEMORY = 4 << 30
 
 _ORPHANS = 5.0  # seconds within which all processes of a command must have followed it
 _PRELOADED = (
-    *("steelyard.cli", "steelyard.imaging.prediction", "steelyard.imaging.preprocessing", "steelyard.imaging.phantom"),
-    *("steelyard.imaging.segmentation.launch", "steelyard.imaging.segmentation.evaluation"),
+    *("steelyard.cli", "steelyard.imaging.predict", "steelyard.imaging.preprocess", "steelyard.imaging.phantom"),
+    *("steelyard.imaging.train.launch", "steelyard.imaging.evaluate.evaluation"),
     *(
-        "steelyard.imaging.segmentation.judging",
-        "steelyard.imaging.segmentation.export",
-        "steelyard.imaging.ventricles",
+        "steelyard.imaging.networks.export",
+        "steelyard.imaging.anatomy.ventricles",
     ),
-    *("steelyard.experiments.crews", "steelyard.experiments.forecast", "steelyard.experiments.compared_votes"),
-    *("steelyard.experiments.epoch_profile", "steelyard.report.conclusion", "steelyard.report.agreement"),
-    *("steelyard.report.page", "lightning.fabric", "matplotlib.pyplot", "fuzz.headers"),
+    *("steelyard.experiments.local_executor", "steelyard.experiments.estimate", "steelyard.experiments.compared_votes"),
+    *(
+        "steelyard.benchmark.epoch_profile",
+        "steelyard.report.html.experiment_report",
+        "steelyard.report.tables.agreement",
+    ),
+    *("steelyard.report.html.page", "lightning.fabric", "matplotlib.pyplot", "fuzz.headers"),
 )
 
 
@@ -192,8 +195,8 @@ def _prepare() -> None:
     for name in _PRELOADED:
         importlib.import_module(name)
     # These take seconds of every prediction, and what they make of a scan is tested elsewhere.
-    importlib.import_module("steelyard.imaging.prediction.pipeline").find_ventricles = lambda scan, brain: None
-    importlib.import_module("steelyard.imaging.prediction.cohort").draw_mosaic = lambda prediction, row: b"a picture"
+    importlib.import_module("steelyard.imaging.predict.pipeline").find_ventricles = lambda scan, brain: None
+    importlib.import_module("steelyard.imaging.predict.cohort").draw_mosaic = lambda prediction, row: b"a picture"
 
 
 @functools.cache

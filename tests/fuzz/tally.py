@@ -1,11 +1,65 @@
-"""What a part of the campaign did and found."""
+"""What a command may not do, what a part of the campaign found, and its counts as a table."""
 
 import random
+import re
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from fuzz.nursery import Ending
+
+CANARY = "executed"
+"""A file of this name appears where something that a file carried was run."""
+
+_CODES = (0, 2)
+_UNEXPECTED = re.compile(r"unexpected [A-Z]\w+: .*")  # a traceback in a worker process, put into one line
+_WARNING = re.compile(r"^.*\b\w*Warning: .*$", re.MULTILINE)
+
+
+def faults_of(ending: Ending, root: Path, *, codes: tuple[int, ...] = _CODES) -> Iterator[str]:
+    """Yield what a command did that none may do.
+
+    Args:
+        ending: How it ended.
+        root: The folder of the case.
+        codes: The exit codes that it may end with.
+    """
+    if ending.hung:
+        yield f"it hangs: not done after {ending.seconds:.0f} s"
+        return
+    if "Traceback (most recent call last)" in ending.err or _UNEXPECTED.search(ending.err):
+        yield f"traceback: {_last_error(ending.err)}"
+    elif ending.code not in codes:
+        yield f"exit code {ending.code}"
+    if ending.code == 2 and not ending.err.strip():
+        yield "exit code 2 and no line that says why"
+    if (warning := _WARNING.search(ending.err)) is not None:
+        yield f"a warning is shown: {warning[0][:150]}"
+    for line in (ending.out + ending.err).split("\n"):
+        if not _is_plain(line):
+            yield f"a printed line holds control characters or broken letters: {line[:150]!a}"
+            break
+    if ending.orphans:
+        yield f"{ending.orphans} processes outlive it"
+    if any(root.rglob(CANARY)):
+        yield "something that a file carried was run"
+
+
+def _is_plain(line: str) -> bool:
+    return line.replace("\t", " ").isprintable()
+
+
+def _last_error(text: str) -> str:
+    """The line that names the exception."""
+    unexpected = _UNEXPECTED.search(text)
+    if unexpected is not None:
+        return unexpected[0][:200]
+    lines = [line for line in text.splitlines() if re.match(r"[\w.]+(Error|Exception|Interrupt|Exit|Loop)?\b.*", line)]
+    errors = [line for line in lines if re.match(r"[A-Za-z_.]*(Error|Exception|Interrupt)\b", line)]
+    return (errors or lines or [""])[-1][:200]
 
 
 @dataclass(frozen=True)
@@ -88,3 +142,35 @@ class Budget:
 def chance(seed: int, part: str, case: int) -> random.Random:
     """Return the random numbers of one case; they do not depend on the cases before it."""
     return random.Random(f"{seed} {part} {case}")
+
+
+MARK = "campaign"
+"""Marks the place for the table on the page."""
+
+TITLES = {
+    "headers": "mutated NIfTI files, read by the readers and by `predict` and `preprocess`",
+    "records": "damaged records, odd settings, names, links and output folders, through every command",
+    "kills": "commands ended at a change of their folder, run again, compared byte for byte",
+    "library": "random models, optimizers and batches through the balancer",
+}
+
+
+def as_markdown(counts: Mapping[str, Any]) -> str:
+    """Return a table of the parts and one of their kinds of cases.
+
+    Args:
+        counts: What `--out` writes.
+    """
+    lines = [
+        f"Seed {counts['seed']}.\n",
+        "| part | what is tried | cases | findings |",
+        "| --- | --- | ---: | ---: |",
+    ]
+    parts = [(name, counts["parts"][name]) for name in TITLES if name in counts["parts"]]
+    for name, part in parts:
+        lines.append(f"| {name} | {TITLES[name]} | {part['cases']} | {part['findings']} |")
+    lines.append("")
+    for name, part in parts:
+        kinds = ", ".join(f"{number} {kind}" for kind, number in part["kinds"].items())
+        lines.append(f"- **{name}**: {kinds}.")
+    return "\n".join(lines) + "\n"

@@ -7,14 +7,12 @@ import pytest
 
 from fuzz import headers, kills, library, mutations, records
 from fuzz.__main__ import CASES, main, run_part
-from fuzz.bench import Bench
-from fuzz.damaged_records import RECORDS
 from fuzz.fault_point import FaultPoint
-from fuzz.invariants import faults_of
-from fuzz.material import TRAINING, Material
+from fuzz.material import TRAINING, Bench, Material
 from fuzz.nursery import Case, Nursery
 from fuzz.odd_inputs import commands
-from fuzz.tally import Budget, Tally, chance
+from fuzz.records import RECORDS
+from fuzz.tally import Budget, Tally, chance, faults_of
 from steelyard.cli import COMMANDS
 
 SEED = 1

@@ -2,14 +2,13 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 import steelyard as sy
-from steelyard.imaging.lightweight import Lightweight
-from steelyard.imaging.losses import cross_entropy_minus_dice
+from steelyard.imaging.networks.paper import Lightweight, cross_entropy_minus_dice
 
+np = pytest.importorskip("numpy", reason="the traces are numpy's arrays")
 DOMAINS = ("flair", "t1")
 VARIANTS = {
     "conservative-25": lambda: sy.DirichletVote("conservative", window=25, prior=5.0),

@@ -18,6 +18,6 @@ def test_two_domains_follow_the_beta_formula(window):
         losses = [draw.random(), draw.random()]
         history.append(losses[0] > losses[1])
         weighting.observe(sy.Measurement.of(torch.tensor(losses, dtype=torch.float64)))
-        held = history[-window:]
-        expected = (alpha + sum(held) - 1) / (alpha + beta + len(held) - 2)
+        votes = history[-window:]
+        expected = (alpha + sum(votes) - 1) / (alpha + beta + len(votes) - 2)
         assert weighting.weights() == pytest.approx((expected, 1 - expected), abs=1e-15)

@@ -3,7 +3,6 @@ import types
 from collections import OrderedDict, defaultdict, deque, namedtuple
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -158,6 +157,7 @@ def test_a_module_that_is_not_registered_keeps_its_statistics():
 
 
 def test_state_in_plain_attributes_is_copied():
+    np = pytest.importorskip("numpy", reason="an array is among the attributes")
     model = nn.Linear(1, 1)
     model.memory, model.array, model.dice = torch.zeros(2), np.zeros(2), random.Random(0)
     model.numpy = np.random.default_rng(0)

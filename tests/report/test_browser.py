@@ -8,14 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from steelyard.imaging.segmentation.data import read_prepared
-from steelyard.imaging.slices import read_volumes
-from steelyard.imaging.volumes import canonical
-from steelyard.report.assembly import assemble
-from steelyard.report.page import Table, render_report
-from steelyard.report.predictions import SubjectPredictions
-from steelyard.report.runs import read_runs
-from steelyard.report.viewer import pack_subject
+from steelyard.imaging.scans.volumes import canonical
+from steelyard.imaging.train.data import read_prepared
+from steelyard.imaging.train.slices import read_volumes
+from steelyard.report.data.predictions import SubjectPredictions
+from steelyard.report.data.runs import read_runs
+from steelyard.report.html.assembly import assemble
+from steelyard.report.html.page import render_report
+from steelyard.report.html.viewer import pack_subject
+from steelyard.report.tables.table import PageTable
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 playwright = pytest.importorskip("playwright.sync_api", reason="install steelyard's extra 'test' for browser tests")
@@ -35,11 +36,11 @@ def address(run_folder, cohort, tmp_path_factory):
     shown = SubjectPredictions(
         key="<img src=x onerror=alert(1)>",
         volumes=read_volumes(subject),
-        runs={"F50-T50": runs[0]},
-        masks={"F50-T50": found},
+        runs={"equal": runs[0]},
+        masks={"equal": found},
     )
     rows = [["a", "10.0 ± 1"], ["b", "–"], ["c", "9.5"], ["d", "−3"], ["e", "∞"]]
-    numbers = Table(title="numbers", headings=["name", "value"], rows=rows)
+    numbers = PageTable(title="numbers", headings=["name", "value"], rows=rows)
     report = assemble(runs, title="T", lead="L")
     report = replace(report, tables=[numbers, *report.tables], subjects=[pack_subject(shown)])
     page = tmp_path_factory.mktemp("page") / "report.html"

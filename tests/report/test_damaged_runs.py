@@ -9,13 +9,13 @@ import pytest
 
 from steelyard.cli import main
 from steelyard.errors import UserError
-from steelyard.report.configuration import configuration_tables
-from steelyard.report.cost import read_timings
-from steelyard.report.figures.learning import learning_plate
-from steelyard.report.figures.plate import Panel, Plate
-from steelyard.report.results import read_results
-from steelyard.report.runs import read_run
-from steelyard.report.steps import read_steps
+from steelyard.report.data.results import read_results
+from steelyard.report.data.runs import read_run
+from steelyard.report.data.steps import read_steps
+from steelyard.report.data.timings import load_timings
+from steelyard.report.figures.curves import learning_figure
+from steelyard.report.figures.figure import Panel, ReportFigure
+from steelyard.report.tables.run_tables import configuration_tables
 
 CELLS = [
     "inf",
@@ -80,10 +80,10 @@ def test_a_number_that_no_run_writes_is_named_with_its_line(run, tmp_path, capsy
 
 def test_losses_of_a_network_that_diverged_are_gaps(run, tmp_path):
     rewrite(run / "epochs.csv", "validation_flair", "inf")
-    learning_plate([read_run(run)]).save(tmp_path)
+    learning_figure([read_run(run)]).save(tmp_path)
     for column, text in (("validation_flair", "nan"), ("validation_t1", "-inf")):
         rewrite(run / "epochs.csv", column, text)
-    learning_plate([read_run(run)]).save(tmp_path)
+    learning_figure([read_run(run)]).save(tmp_path)
 
 
 def test_metrics_that_are_missing_or_infinite_are_no_fault(run, tmp_path):
@@ -159,7 +159,7 @@ def test_times_that_nothing_takes_are_refused(tmp_path, text):
     keys = "model,availability,method,fold,repeat,seconds_per_step\nunet,all,equal,0,0,"
     (tmp_path / "timings.csv").write_text(f"{keys}{text}\n")
     with pytest.raises(UserError, match=r"timings\.csv, line 2: seconds_per_step must be"):
-        read_timings(tmp_path / "timings.csv")
+        load_timings(tmp_path / "timings.csv")
 
 
 def test_a_fold_of_hundreds_of_digits_is_refused(tmp_path):
@@ -180,6 +180,6 @@ def test_names_are_drawn_as_they_are(tmp_path, name):
         axes.set_xticks([0], [name])
         axes.legend()
 
-    plate = Plate(name="plate", title=name, caption="", panels=(Panel(title=name, draw=draw),))
-    assert plate.inline()[0].count(f">{name}</text>") == 5
-    plate.save(tmp_path)
+    figure = ReportFigure(name="figure", title=name, caption="", panels=(Panel(title=name, draw=draw),))
+    assert figure.inline_panels()[0].count(f">{name}</text>") == 5
+    figure.save(tmp_path)

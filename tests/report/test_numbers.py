@@ -7,13 +7,12 @@ from dataclasses import replace
 import pytest
 
 from steelyard.errors import UserError
-from steelyard.imaging.segmentation.data import read_prepared
-from steelyard.report.comparison import answer, means_table, rivals, subjects_table
-from steelyard.report.configuration import configuration_tables
-from steelyard.report.predictions import predict_on
-from steelyard.report.runs import by_setting, mean_and_spread, read_run, read_runs
-from steelyard.report.steps import gather_steps
-from steelyard.report.viewer import pack_subject
+from steelyard.imaging.train.data import read_prepared
+from steelyard.report.data.predictions import predict_on
+from steelyard.report.data.runs import by_setting, mean_and_spread, read_run, read_runs
+from steelyard.report.data.steps import gather_steps
+from steelyard.report.html.viewer import pack_subject
+from steelyard.report.tables.run_tables import answer, configuration_tables, means_table, rivals, subjects_table
 
 
 @pytest.fixture(scope="module")
@@ -23,13 +22,13 @@ def records(run_folder):
 
 def test_runs_are_found_within_folders_once_and_in_the_papers_order(run_folder):
     found = read_runs([run_folder / "Ours-C-25", run_folder, run_folder / "F50-T50" / "fold-0_repeat-0"])
-    assert [run.method for run in found] == ["F50-T50", "Ours-C-25", "Ours-C-25"]
+    assert [run.method for run in found] == ["equal", "conservative-25", "conservative-25"]
     assert list(by_setting(found)) == ["unet-3F"]
 
 
 def test_the_table_holds_the_means_of_the_runs_own_files(records):
     table = means_table(records)
-    assert [row[:2] for row in table.rows] == [["F50-T50", "1"], ["Ours-C-25", "2"]]
+    assert [row[:2] for row in table.rows] == [["equal", "1"], ["conservative-25", "2"]]
     assert table.headings[2:4] == ["DSC-F", "DSC-T"]
     means = []
     for record in records[1:]:
@@ -45,8 +44,8 @@ def test_the_table_holds_the_means_of_the_runs_own_files(records):
 def test_each_subject_has_a_row_for_each_method(records):
     table = subjects_table(records)
     assert [row[:2] for row in table.rows] == [
-        [records[0].subjects[0], "F50-T50"],
-        [records[0].subjects[0], "Ours-C-25"],
+        [records[0].subjects[0], "equal"],
+        [records[0].subjects[0], "conservative-25"],
     ]
     assert table.rows[0][2] == f"{records[0].scores('flair')[0]:.3f}"
 
@@ -55,7 +54,7 @@ def of_three_domains(record):
     """The same run, as if FLAIR had come from two scanners and the subject from the second."""
     domains = ("flair@a", "t1", "flair@b")
     metrics = [row | {"domain": row["domain"].replace("flair", "flair@b")} for row in record.metrics]
-    return replace(record, config=replace(record.config, domains=domains, method="equal"), metrics=metrics)
+    return replace(record, domains=domains, method="equal", metrics=metrics)
 
 
 def test_columns_of_three_domains_have_their_names(records):
@@ -73,10 +72,10 @@ def test_scans_of_a_scanner_are_predicted_on_and_shown(records, cohort):
     subject = next(one for one in read_prepared(cohort).subjects if one.key in records[0].subjects)
     plain, named = (predict_on(subject, [record]) for record in (records[0], of_three_domains(records[0])))
     assert list(named.masks["equal"]) == ["t1", "flair@b"]
-    assert (named.masks["equal"]["flair@b"] == plain.masks["F50-T50"]["flair"]).all()
+    assert (named.masks["equal"]["flair@b"] == plain.masks["equal"]["flair"]).all()
     packed, expected = pack_subject(named), pack_subject(plain)
-    assert packed["masks"]["equal"] == expected["masks"]["F50-T50"]
-    assert packed["scores"]["equal"]["flair@b"] == expected["scores"]["F50-T50"]["FLAIR"]
+    assert packed["masks"]["equal"] == expected["masks"]["equal"]
+    assert packed["scores"]["equal"]["flair@b"] == expected["scores"]["equal"]["FLAIR"]
 
 
 def test_a_metric_that_one_subject_lacks_leaves_the_others_in(records):
@@ -109,21 +108,21 @@ def test_code_of_others_is_run_only_if_the_user_named_it(records, tmp_path):
 def test_the_answer_says_what_was_gained_and_how_little_that_shows(records):
     said = answer(records[:2])
     gain = records[1].scores("flair")[0] - records[0].scores("flair")[0]
-    assert f"Ours-C-25 against F50-T50, mean Dice: FLAIR {gain:+.3f}" in said[0]
+    assert f"conservative-25 against equal, mean Dice: FLAIR {gain:+.3f}" in said[0]
     assert "not which method is better" in said[1]
     assert "looks better than it is" in answer(records)[1]
 
 
 def test_a_method_of_one_domain_is_no_rival_of_those_of_both(records):
-    single = replace(records[1], config=replace(records[1].config, method="flair-only"))
-    assert rivals([records[0], single, records[1]], "F50-T50") == ["Ours-C-25"]
-    assert rivals([records[0], single], "F50-T50") == ["flair-only"]
+    single = replace(records[1], method="flair-only")
+    assert rivals([records[0], single, records[1]], "equal") == ["conservative-25"]
+    assert rivals([records[0], single], "equal") == ["flair-only"]
 
 
 def test_the_configuration_shows_what_differs_and_what_it_ran_on(records):
     settings, versions, runs = configuration_tables(records)
     held = {row[0]: row[1] for row in settings.rows}
-    assert held["method"] == "F50-T50; Ours-C-25"
+    assert held["method"] == "equal; conservative-25"
     assert held["seed"] == "0; 1"
     assert held["slices.frame.pixel_mm"] == "4.0"
     assert "packages.torch" in {row[0] for row in versions.rows}
@@ -139,7 +138,7 @@ def test_damaged_and_missing_runs_are_named(records, tmp_path):
     (tmp_path / "run" / "steps.csv").write_text("step,weight_flair,vote\n0,much,flair\n")
     with pytest.raises(UserError, match=r"its tables are damaged .*much"):
         read_run(tmp_path / "run")
-    with pytest.raises(UserError, match="this is no run directory"):
+    with pytest.raises(UserError, match="this is not a run folder"):
         read_run(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="there is no run directory in it"):

@@ -4,9 +4,8 @@ import pytest
 
 from scored import SETTING, score, tabled
 from steelyard.errors import UserError
-from steelyard.report.results import Results, RunKey, Setting, read_results, results_of_runs
-from steelyard.report.runs import RunRecord
-from steelyard.report.steps import Steps
+from steelyard.report.data.results import Results, RunKey, Setting, read_results, results_of_runs
+from steelyard.report.data.runs import RunRecord
 
 HEADER = "model,availability,method,fold,repeat,subject,domain,dsc,auc\n"
 ROW = "unet,8F,F50-T50,0,1,sub-01,flair,0.5,0.9\n"
@@ -24,7 +23,7 @@ def test_a_table_is_read_as_it_stands(tmp_path):
     assert results.domains == ("flair", "t1")
     assert results.metrics == ("dsc", "auc")
     first, second = results.rows
-    assert first.run == RunKey("F50-T50", 0, 1)
+    assert first.run == RunKey("equal", 0, 1)
     assert dict(first.metrics) == {"dsc": 0.5, "auc": 0.9}
     assert second.metrics["auc"] != second.metrics["auc"]
 
@@ -51,7 +50,7 @@ def test_other_columns_and_other_parts_are_left_out(tmp_path):
         (HEADER + ROW.replace("sub-01", ""), "line 2: subject is empty"),
         (HEADER + ROW.replace(",0.9", ""), "line 2: must have 9 cells"),
         (HEADER + ROW.replace("\n", ",1\n"), "line 2: must have 9 cells"),
-        (HEADER + ROW + ROW, r"unet \(8F\), F50-T50, fold 0, repeat 1, sub-01, flair is there 2 times"),
+        (HEADER + ROW + ROW, r"unet \(8F\), equal, fold 0, repeat 1, sub-01, flair is there 2 times"),
     ],
 )
 def test_faults_are_named_with_file_and_place(tmp_path, text, fault):
@@ -75,21 +74,17 @@ def test_distances_may_be_infinite(tmp_path):
 
 
 def test_missing_and_incomplete_runs_are_found():
-    rows = tabled({"F50-T50": {"flair": 0.6}, "Ours-C-25": {"flair": 0.6}}, folds=2, repeats=2, subjects=2).rows
-    gone = RunKey("Ours-C-25", 1, 0)
-    kept = tuple(
-        row for row in rows if row.run != gone and (row.run, row.subject) != (RunKey("F50-T50", 0, 1), "sub-01")
-    )
+    rows = tabled({"equal": {"flair": 0.6}, "conservative-25": {"flair": 0.6}}, folds=2, repeats=2, subjects=2).rows
+    gone = RunKey("conservative-25", 1, 0)
+    kept = tuple(row for row in rows if row.run != gone and (row.run, row.subject) != (RunKey("equal", 0, 1), "sub-01"))
     results = Results(kept)
     assert results.missing_runs(SETTING) == (gone,)
-    assert results.incomplete_runs(SETTING) == (RunKey("F50-T50", 0, 1),)
+    assert results.incomplete_runs(SETTING) == (RunKey("equal", 0, 1),)
     assert len(results.expected_runs(SETTING)) == 8
 
 
 def test_order_of_rows_does_not_matter_and_settings_go_from_much_data_to_little():
-    rows = [
-        score("F50-T50", 0, 0, "s", "flair", setting=Setting("unet", name), dsc=0.5) for name in ("8F", "all", "12F")
-    ]
+    rows = [score("equal", 0, 0, "s", "flair", setting=Setting("unet", name), dsc=0.5) for name in ("8F", "all", "12F")]
     random.Random(0).shuffle(rows)
     results = Results(tuple(rows))
     assert [one.availability for one in results.settings] == ["all", "12F", "8F"]
@@ -101,24 +96,21 @@ def test_rows_with_other_metrics_are_refused():
         Results((score("equal", 0, 0, "s", "flair", dsc=0.5), score("equal", 0, 0, "s", "t1", auc=0.5)))
 
 
-class Config:
-    def __init__(self, method, seed):
-        self.method, self.seed, self.model = method, seed, "unet"
-
-
 def record(tmp_path, method, seed, subjects, part="test"):
     rows = [
         {"subject": name, "domain": domain, "part": part, "dsc": "0.5", "true_ml": "3"}
         for name in subjects
         for domain in ("flair", "t1")
     ]
-    return RunRecord(tmp_path / f"{method}-{seed}-{subjects}", Config(method, seed), [], Steps(), rows)
+    path = tmp_path / f"{method}-{seed}-{subjects}"
+    key = {"path": path, "model": "unet", "method": method, "domains": ("flair", "t1"), "seed": seed}
+    return RunRecord(**key, epochs=[], metrics=rows)
 
 
 def test_run_directories_become_results(tmp_path):
     runs = [
         record(tmp_path, method, seed, names)
-        for method in ("equal", "Ours-C-25")
+        for method in ("equal", "conservative-25")
         for seed in (0, 7)
         for names in ("cd", "ab")
     ]

@@ -7,19 +7,19 @@ from scipy import stats
 
 from scored import SETTING, score, tabled
 from steelyard.errors import UserError
-from steelyard.report.bootstrap import Design, estimate_mean, subject_means
-from steelyard.report.grid import score_grid
-from steelyard.report.results import Results, RunKey
-from steelyard.report.signed_rank import cohens_dz, holm, signed_rank, smallest_p
-from steelyard.report.spread import estimate_spread_gain
-from steelyard.report.statistics import BEST_FIXED, Settings, compare_with_baseline, compare_with_best_fixed
+from steelyard.report.data.results import Results, RunKey
+from steelyard.report.statistics.bootstrap import Design, estimate_mean, subject_means
+from steelyard.report.statistics.comparisons import BEST_FIXED, Settings, compare_with_baseline, compare_with_best_fixed
+from steelyard.report.statistics.grid import score_grid
+from steelyard.report.statistics.signed_rank import cohens_dz, holm, signed_rank, smallest_p
+from steelyard.report.statistics.spread import estimate_spread_gain
 
 QUICK = Settings(draws=200)
 
 
 def design(folds, subjects, **how):
     return Design(
-        fold_of_unit=np.repeat(np.arange(folds), subjects), subject_of_unit=np.arange(folds * subjects), **how
+        fold_of_case=np.repeat(np.arange(folds), subjects), subject_of_case=np.arange(folds * subjects), **how
     )
 
 
@@ -118,16 +118,22 @@ def test_one_subject_or_none_has_no_interval():
 
 
 def test_a_subject_of_several_folds_is_one_subject():
-    both = Design(fold_of_unit=np.array([0, 0, 1, 1]), subject_of_unit=np.array([0, 1, 0, 1]))
+    both = Design(fold_of_case=np.array([0, 0, 1, 1]), subject_of_case=np.array([0, 1, 0, 1]))
     values = np.array([[0.1], [0.2], [0.3], [0.6]])
     assert subject_means(values, both) == pytest.approx([0.2, 0.4])
 
 
 def test_a_comparison_by_hand():
     # Differences of subject s: s / 100 in both repeats, so 0, 0.01, … 0.05.
-    results = constant({"equal": lambda s, r: 0.5 + r / 10, "Ours-C-25": lambda s, r: 0.5 + r / 10 + s / 100})
+    results = constant({"equal": lambda s, r: 0.5 + r / 10, "conservative-25": lambda s, r: 0.5 + r / 10 + s / 100})
     (found,) = compare_with_baseline(results, QUICK)
-    assert (found.method, found.against, found.subjects, found.folds, found.pairs) == ("Ours-C-25", "equal", 6, 1, 2)
+    assert (found.method, found.against, found.subjects, found.folds, found.pairs) == (
+        "conservative-25",
+        "equal",
+        6,
+        1,
+        2,
+    )
     assert found.total.value == pytest.approx(0.025)
     assert found.ranks.used == 5
     assert found.ranks.p == pytest.approx(2 / 32)
@@ -140,7 +146,7 @@ def test_a_comparison_by_hand():
 def test_pairs_are_of_the_same_fold_repeat_and_subject():
     # What a repeat or a subject adds to both methods must not show.
     results = constant(
-        {"equal": lambda s, r: 0.3 + s / 50 + r / 7, "Ours-C-25": lambda s, r: 0.31 + s / 50 + r / 7}, subjects=8
+        {"equal": lambda s, r: 0.3 + s / 50 + r / 7, "conservative-25": lambda s, r: 0.31 + s / 50 + r / 7}, subjects=8
     )
     (found,) = compare_with_baseline(results, QUICK)
     assert (found.total.low, found.total.high) == pytest.approx((0.01, 0.01))
@@ -151,34 +157,34 @@ def test_pairs_are_of_the_same_fold_repeat_and_subject():
 def test_lower_may_be_better():
     rows = [
         score(method, 0, repeat, f"s{subject}", "flair", brier=value + subject / 1000 * repeat)
-        for method, value in (("equal", 0.2), ("Ours-C-25", 0.1), ("Ours-G-25", 0.3))
+        for method, value in (("equal", 0.2), ("conservative-25", 0.1), ("greedy-25", 0.3))
         for repeat, subject in itertools.product(range(2), range(9))
     ]
     found = compare_with_baseline(Results(tuple(rows)), Settings(metric="brier", draws=100))
-    assert {one.method: one.outcome for one in found} == {"Ours-C-25": "better", "Ours-G-25": "worse"}
+    assert {one.method: one.outcome for one in found} == {"conservative-25": "better", "greedy-25": "worse"}
 
 
 def test_correction_is_for_the_methods_that_train_on_all_domains():
-    names = ("F50-T50", "F10-T90", "Ours-C-25", "Ours-G-25", "flair-only")
+    names = ("equal", "fixed-10-90", "conservative-25", "greedy-25", "flair-only")
     found = compare_with_baseline(tabled({name: {"flair": 0.5, "t1": 0.4} for name in names}), QUICK)
-    assert [one.method for one in found] == ["F10-T90", "Ours-G-25", "Ours-C-25"]
+    assert [one.method for one in found] == ["fixed-10-90", "greedy-25", "conservative-25"]
     assert {one.family for one in found} == {3}
     assert [one.corrected for one in found] == holm([one.p for one in found])
     assert [one.spread_corrected for one in found] == holm([one.spread.p for one in found])
 
 
 def test_missing_runs_leave_their_pairs_out():
-    means = {"F50-T50": {"flair": 0.5, "t1": 0.4}, "Ours-C-25": {"flair": 0.6, "t1": 0.4}}
+    means = {"equal": {"flair": 0.5, "t1": 0.4}, "conservative-25": {"flair": 0.6, "t1": 0.4}}
     results = tabled(means)
-    gone = {RunKey("Ours-C-25", 0, 0), RunKey("F50-T50", 1, 1)}
-    gone |= {RunKey("F50-T50", 4, repeat) for repeat in range(5)}
+    gone = {RunKey("conservative-25", 0, 0), RunKey("equal", 1, 1)}
+    gone |= {RunKey("equal", 4, repeat) for repeat in range(5)}
     (found,) = compare_with_baseline(Results(tuple(row for row in results.rows if row.run not in gone)), QUICK)
     assert (found.subjects, found.folds, found.pairs) == (16, 4, 18)
     values = {(row.run, row.subject, row.domain): row.metrics["dsc"] for row in results.rows}
     by_subject = {}
     for (run, subject, _), value in values.items():
-        other = RunKey("F50-T50", run.fold, run.repeat)
-        if run.method == "Ours-C-25" and run not in gone and other not in gone:
+        other = RunKey("equal", run.fold, run.repeat)
+        if run.method == "conservative-25" and run not in gone and other not in gone:
             by_subject.setdefault(subject, []).append(value - values[other, subject, _])
     expected = np.mean([2 * np.mean(differences) for differences in by_subject.values()])
     assert found.total.value == pytest.approx(expected)
@@ -188,8 +194,8 @@ def test_a_subject_counts_with_the_domains_it_was_tested_in():
     # Twice as many subjects have a and t1 as have b and t1; nobody has all three.
     gain = {"a": 0.03, "b": 0.06, "t1": 0.01}
     rows = [
-        score(method, 0, repeat, f"s{subject}", domain, dsc=0.5 + (gain[domain] if method == "Ours-C-25" else 0))
-        for method in ("equal", "Ours-C-25")
+        score(method, 0, repeat, f"s{subject}", domain, dsc=0.5 + (gain[domain] if method == "conservative-25" else 0))
+        for method in ("equal", "conservative-25")
         for repeat, subject in itertools.product(range(2), range(9))
         for domain in ("b" if subject % 3 == 0 else "a", "t1")
     ]
@@ -203,11 +209,13 @@ def test_the_sum_is_of_the_domains_that_were_compared():
     # Of two scanners fold 0 has 8 and 2 subjects, fold 1 the reverse, which the method lacks.
     gain = {"a": 0.05, "b": -0.1}
     rows = [
-        score(method, fold, repeat, f"s{fold}{at}", domain, dsc=0.5 + (gain[domain] if method == "Ours-C-25" else 0))
-        for method, fold, repeat in itertools.product(("equal", "Ours-C-25"), range(2), range(2))
+        score(
+            method, fold, repeat, f"s{fold}{at}", domain, dsc=0.5 + (gain[domain] if method == "conservative-25" else 0)
+        )
+        for method, fold, repeat in itertools.product(("equal", "conservative-25"), range(2), range(2))
         for at in range(10)
         for domain in ("a" if (at < 8) == (fold == 0) else "b",)
-        if not (method == "Ours-C-25" and fold == 1)
+        if not (method == "conservative-25" and fold == 1)
     ]
     (found,) = compare_with_baseline(Results(tuple(rows)), QUICK)
     assert found.total.value == pytest.approx(-0.05)
@@ -218,15 +226,15 @@ def test_the_sum_is_of_the_domains_that_were_compared():
 
 
 def test_a_fold_that_lacks_a_domain_for_everyone_leaves_the_gains_known():
-    level, swing = {"equal": 0.3, "Ours-C-25": 0.43}, {"equal": 0.1, "Ours-C-25": 0.04}
+    level, swing = {"equal": 0.3, "conservative-25": 0.43}, {"equal": 0.1, "conservative-25": 0.04}
     rows = [
         score(method, fold, repeat, f"s{fold}", domain, dsc=level[method] + repeat * (fold + 1) * swing[method])
-        for method, fold, repeat in itertools.product(("equal", "Ours-C-25"), range(2), range(2))
+        for method, fold, repeat in itertools.product(("equal", "conservative-25"), range(2), range(2))
         for domain in ("a", "b")[: fold + 1]
     ]
     results = Results(tuple(rows))
     grid = score_grid(results, results.settings[0], "dsc")
-    at = grid.methods.index("Ours-C-25")
+    at = grid.methods.index("conservative-25")
     assert grid.gains("equal")[0][at] == pytest.approx((0.10 + 0.07) / 2 + 0.07)
     (found,) = compare_with_baseline(results, QUICK)
     assert found.spread.value == pytest.approx(grid.gains("equal")[1][at])
@@ -234,20 +242,20 @@ def test_a_fold_that_lacks_a_domain_for_everyone_leaves_the_gains_known():
 
 
 def test_undefined_metrics_leave_their_subjects_out():
-    results = constant({"equal": lambda s, r: 0.5, "Ours-C-25": lambda s, r: math.nan if s == 0 else 0.6})
+    results = constant({"equal": lambda s, r: 0.5, "conservative-25": lambda s, r: math.nan if s == 0 else 0.6})
     (found,) = compare_with_baseline(results, QUICK)
     assert found.subjects == 5
     assert found.total.value == pytest.approx(0.1)
-    results = constant({"equal": lambda s, r: 0.5, "Ours-C-25": lambda s, r: math.nan})
+    results = constant({"equal": lambda s, r: 0.5, "conservative-25": lambda s, r: math.nan})
     (found,) = compare_with_baseline(results, QUICK)
     assert (found.subjects, found.outcome, found.spread_outcome) == (0, "cannot be told", "cannot be told")
 
 
 def test_order_does_not_matter_and_seeds_settle_everything():
-    results = tabled({name: {"flair": 0.5, "t1": 0.4} for name in ("F50-T50", "Ours-C-25", "Ours-G-25")})
+    results = tabled({name: {"flair": 0.5, "t1": 0.4} for name in ("equal", "conservative-25", "greedy-25")})
     shuffled = Results(tuple(results.rows[at] for at in np.random.default_rng(3).permutation(len(results.rows))))
     assert compare_with_baseline(results, QUICK) == compare_with_baseline(shuffled, QUICK)
-    alone = Results(tuple(row for row in results.rows if row.run.method != "Ours-G-25"))
+    alone = Results(tuple(row for row in results.rows if row.run.method != "greedy-25"))
     (one,) = compare_with_baseline(alone, QUICK)
     beside = next(found for found in compare_with_baseline(results, QUICK) if found.method == one.method)
     assert one.total == beside.total
@@ -256,18 +264,18 @@ def test_order_does_not_matter_and_seeds_settle_everything():
 
 
 def test_the_best_fixed_weighting_is_chosen_on_other_folds():
-    # F10-T90 is best in fold 0, F90-T10 in fold 1: each is chosen for the other.
+    # fixed-10-90 is best in fold 0, fixed-90-10 in fold 1: each is chosen for the other.
     best = {
-        ("F10-T90", 0): 0.8,
-        ("F10-T90", 1): 0.2,
-        ("F90-T10", 0): 0.3,
-        ("F90-T10", 1): 0.7,
-        ("F50-T50", 0): 0.1,
-        ("F50-T50", 1): 0.1,
+        ("fixed-10-90", 0): 0.8,
+        ("fixed-10-90", 1): 0.2,
+        ("fixed-90-10", 0): 0.3,
+        ("fixed-90-10", 1): 0.7,
+        ("equal", 0): 0.1,
+        ("equal", 1): 0.1,
     }
     rows = [
         score(method, fold, repeat, f"s{fold}{subject}", "flair", dsc=best.get((method, fold), 0.5))
-        for method in ("F50-T50", "F10-T90", "F90-T10", "Ours-C-25")
+        for method in ("equal", "fixed-10-90", "fixed-90-10", "conservative-25")
         for fold, repeat, subject in itertools.product(range(2), range(2), range(3))
     ]
     (found,) = compare_with_best_fixed(Results(tuple(rows)), QUICK)
@@ -277,24 +285,26 @@ def test_the_best_fixed_weighting_is_chosen_on_other_folds():
 
 
 def test_one_fixed_weighting_is_no_choice():
-    assert compare_with_best_fixed(constant({"equal": lambda s, r: 0.5, "Ours-C-25": lambda s, r: 0.5}), QUICK) == ()
+    assert (
+        compare_with_best_fixed(constant({"equal": lambda s, r: 0.5, "conservative-25": lambda s, r: 0.5}), QUICK) == ()
+    )
 
 
 def test_infinite_metrics_and_absent_baselines_are_refused():
-    rows = [score(name, 0, 0, "s", "flair", hd95=math.inf) for name in ("equal", "Ours-C-25")]
+    rows = [score(name, 0, 0, "s", "flair", hd95=math.inf) for name in ("equal", "conservative-25")]
     with pytest.raises(UserError, match="hd95 is infinite in 2 rows"):
         compare_with_baseline(Results(tuple(rows)), Settings(metric="hd95"))
     with pytest.raises(UserError, match="does not hold dsc; it holds hd95"):
         compare_with_baseline(Results(tuple(rows)))
-    with pytest.raises(UserError, match="no run of the baseline F50-T50"):
-        compare_with_baseline(Results(tuple(rows)), Settings(metric="hd95", baseline="F50-T50"))
+    with pytest.raises(UserError, match="no run of the baseline F10-T90"):
+        compare_with_baseline(Results(tuple(rows)), Settings(metric="hd95", baseline="F10-T90"))
 
 
 def spread_of(sd, base_sd, *, seed, folds=5, repeats=5):
     rng = np.random.default_rng(seed)
     rows = [
         score(method, fold, repeat, f"s{fold}{subject}", domain, dsc=float(np.clip(0.5 + luck + at / 10, 0, 1)))
-        for at, (method, scale) in enumerate((("equal", base_sd), ("Ours-C-25", sd)))
+        for at, (method, scale) in enumerate((("equal", base_sd), ("conservative-25", sd)))
         for fold, repeat in itertools.product(range(folds), range(repeats))
         for domain in ("flair", "t1")
         for luck in [rng.normal(scale=scale)]
@@ -303,16 +313,16 @@ def spread_of(sd, base_sd, *, seed, folds=5, repeats=5):
     grid = score_grid(Results(tuple(rows)), SETTING, "dsc")
     found = estimate_spread_gain(
         grid,
-        "Ours-C-25",
+        "conservative-25",
         "equal",
-        design=Design(fold_of_unit=grid.fold_of_unit, subject_of_unit=grid.subject_of_unit, draws=200, seed=seed),
+        design=Design(fold_of_case=grid.fold_of_case, subject_of_case=grid.subject_of_case, draws=200, seed=seed),
     )
     return found, grid
 
 
 def test_the_spread_gain_is_the_tables():
     found, grid = spread_of(0.01, 0.03, seed=0)
-    assert found.value == pytest.approx(grid.gains("equal")[1][grid.methods.index("Ours-C-25")])
+    assert found.value == pytest.approx(grid.gains("equal")[1][grid.methods.index("conservative-25")])
     assert found.p < 0.02
     assert found.low > 0
 

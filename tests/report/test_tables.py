@@ -8,17 +8,21 @@ import pytest
 
 from scored import SETTING, score, tabled
 from steelyard.errors import UserError
-from steelyard.report.grid import score_grid
-from steelyard.report.notation import NOTATIONS, as_csv, as_latex, as_markdown, as_text, escape_latex
-from steelyard.report.published import published, published_rows
-from steelyard.report.results import Results, RunKey, Setting
-from steelyard.report.summary import summarise, summary_csv
-from steelyard.report.tables import TABLE_1, TABLE_S1, TABLE_S2, make_table
+from steelyard.report.data.results import Results, RunKey, Setting
+from steelyard.report.statistics.grid import score_grid
+from steelyard.report.tables.paper_tables import TABLE_1, TABLE_S1, TABLE_S2, make_table
+from steelyard.report.tables.summary import published, published_rows, summarise, summary_csv
+from steelyard.report.tables.table import NOTATIONS, as_csv, as_latex, as_markdown, as_text, escape_latex
 
 # By hand: two folds, two repeats, two subjects each; the values of a run are its subjects'.
 FLAIR = {
-    "F50-T50": {(0, 0): (0.5, 0.7), (0, 1): (0.6, 0.8), (1, 0): (0.2, 0.4), (1, 1): (0.4, 0.6)},  # .6 .7 | .3 .5
-    "Ours-C-25": {(0, 0): (0.7, 0.7), (0, 1): (0.7, 0.7), (1, 0): (0.4, 0.4), (1, 1): (0.4, 0.6)},  # .7 .7 | .4 .5
+    "equal": {(0, 0): (0.5, 0.7), (0, 1): (0.6, 0.8), (1, 0): (0.2, 0.4), (1, 1): (0.4, 0.6)},  # .6 .7 | .3 .5
+    "conservative-25": {
+        (0, 0): (0.7, 0.7),
+        (0, 1): (0.7, 0.7),
+        (1, 0): (0.4, 0.4),
+        (1, 1): (0.4, 0.6),
+    },  # .7 .7 | .4 .5
 }
 
 
@@ -49,7 +53,7 @@ def test_means_spreads_and_gains_are_those_worked_out_by_hand():
 
 def test_a_missing_repeat_is_counted_and_its_fold_keeps_its_weight():
     held = by_hand()
-    results = Results(tuple(row for row in held.rows if row.run != RunKey("Ours-C-25", 1, 1)))
+    results = Results(tuple(row for row in held.rows if row.run != RunKey("conservative-25", 1, 1)))
     ours = summarise(results)[1]
     assert (ours.runs, ours.expected) == (3, 4)
     assert ours.numbers["dsc_flair"] == pytest.approx((0.7 + 0.4) / 2)
@@ -61,7 +65,7 @@ def test_a_missing_repeat_is_counted_and_its_fold_keeps_its_weight():
 
 def test_a_missing_fold_leaves_no_gain_since_folds_differ():
     held = by_hand()
-    results = Results(tuple(row for row in held.rows if (row.run.method, row.run.fold) != ("Ours-C-25", 1)))
+    results = Results(tuple(row for row in held.rows if (row.run.method, row.run.fold) != ("conservative-25", 1)))
     ours = summarise(results)[1]
     assert math.isnan(ours.numbers["gain_mean"])
     assert math.isnan(ours.numbers["gain_sd"])
@@ -70,14 +74,14 @@ def test_a_missing_fold_leaves_no_gain_since_folds_differ():
 
 
 def test_one_repeat_has_no_spread():
-    results = tabled({"equal": {"flair": 0.5}, "Ours-C-25": {"flair": 0.5}}, repeats=1)
+    results = tabled({"equal": {"flair": 0.5}, "conservative-25": {"flair": 0.5}}, repeats=1)
     assert " ± –" in as_text(make_table(results, TABLE_1))
     assert all(math.isnan(line.numbers["dsc_flair_sd"]) for line in summarise(results))
 
 
 def test_undefined_metrics_are_left_out_and_said():
     rows = [
-        score("F50-T50", 0, repeat, name, "flair", dsc=0.5, auc=math.nan if name == "a" else 0.75)
+        score("equal", 0, repeat, name, "flair", dsc=0.5, auc=math.nan if name == "a" else 0.75)
         for repeat in (0, 1)
         for name in "ab"
     ]
@@ -87,7 +91,7 @@ def test_undefined_metrics_are_left_out_and_said():
 
 
 def test_rows_columns_and_the_papers_numbers():
-    methods = ("F50-T50", "Ours-G-100", "Ours-G-25", "my_method", "flair-only")
+    methods = ("equal", "greedy-100", "greedy-25", "my_method", "flair-only")
     results = tabled({name: {"flair": 0.6, "t1": 0.4} for name in methods})
     table = make_table(results, TABLE_S2)
     plain = [name for name in table.headings if "(paper)" not in name]
@@ -98,6 +102,7 @@ def test_rows_columns_and_the_papers_numbers():
     assert read["Ours-G-100"]["GAIN-μ (paper)"] == "-0.009"
     assert read["my_method"]["DSC-T (paper)"] == "–"
     assert "not run here: F10-T90, F90-T10, Simple-G" in as_text(table)
+    assert "F50-T50 is equal: equal weights." in as_text(table)
     assert "Sicilia" in as_text(table)
     single = make_table(tabled({"flair-only": {"flair": 0.6, "t1": 0.4}}, setting=Setting("unet", "all")), TABLE_S1)
     assert single.headings[2:6] == ("DSC-F", "DSC-F (paper)", "DSC-T", "DSC-T (paper)")
@@ -105,22 +110,23 @@ def test_rows_columns_and_the_papers_numbers():
 
 
 def test_unprinted_rows_of_the_paper_are_said_to_be_unprinted():
-    results = tabled({"F50-T50": {"flair": 0.6, "t1": 0.4}}, setting=Setting("unet", "12F"))
+    results = tabled({"equal": {"flair": 0.6, "t1": 0.4}}, setting=Setting("unet", "12F"))
     assert "U-Net (12F): the paper's numbers stand in its source as comments" in as_text(make_table(results, TABLE_1))
 
 
 def test_three_domains_are_named_in_full_and_summed_over():
     results = tabled(
-        {"equal": dict.fromkeys("abc", 0.5), "Ours-C-25": dict.fromkeys("abc", 0.6)}, by_subject=0, by_run=0
+        {"equal": dict.fromkeys("abc", 0.5), "conservative-25": dict.fromkeys("abc", 0.6)}, by_subject=0, by_run=0
     )
     table = make_table(results, TABLE_1)
     assert table.headings == ("method", "runs", "DSC-a", "DSC-b", "DSC-c", "GAIN-μ", "GAIN-σ")
     assert "over equal" in table.caption
+    assert [row[0] for row in table.groups[0][1]] == ["equal", "conservative-25"]  # F50-T50 would name two domains
     assert summarise(results)[1].numbers["gain_mean"] == pytest.approx(0.3, abs=0.01)
 
 
 def test_no_baseline_is_said_or_refused():
-    results = tabled({"Ours-C-25": {"flair": 0.5}})
+    results = tabled({"conservative-25": {"flair": 0.5}})
     assert "the baseline was not run, so there is no GAIN" in as_text(make_table(results, TABLE_1))
     with pytest.raises(UserError, match="no run of the baseline F50-T50"):
         summarise(results, baseline="F50-T50")
@@ -128,7 +134,7 @@ def test_no_baseline_is_said_or_refused():
 
 @pytest.mark.parametrize("notation", NOTATIONS)
 def test_the_same_results_in_any_order_give_the_same_bytes(notation):
-    results = tabled({"F50-T50": {"flair": 0.6, "t1": 0.4}, "Ours-C-25": {"flair": 0.6, "t1": 0.4}})
+    results = tabled({"equal": {"flair": 0.6, "t1": 0.4}, "conservative-25": {"flair": 0.6, "t1": 0.4}})
     again = Results(tuple(results.rows[at] for at in np.random.default_rng(0).permutation(len(results.rows))))
     write = NOTATIONS[notation]
     assert write(make_table(results, TABLE_S2)) == write(make_table(again, TABLE_S2))
@@ -136,7 +142,7 @@ def test_the_same_results_in_any_order_give_the_same_bytes(notation):
 
 
 def test_latex_is_whole_and_escaped():
-    results = tabled({"F50-T50": {"a_b": 0.5}, "50%_&#{x}^~\\": {"a_b": 0.4}}, setting=Setting("my_net", "8$"))
+    results = tabled({"equal": {"a_b": 0.5}, "50%_&#{x}^~\\": {"a_b": 0.4}}, setting=Setting("my_net", "8$"))
     text = as_latex(make_table(results, TABLE_1))
     assert re.findall(r"\\(begin|end)\{(\w+)\}", text) == [
         ("begin", "table"),
@@ -158,7 +164,7 @@ def test_latex_is_whole_and_escaped():
 
 
 def test_markdown_shows_names_as_names():
-    results = tabled({"F50-T50": {"a_b": 0.5}, "a|b_c": {"a_b": 0.4}})
+    results = tabled({"equal": {"a_b": 0.5}, "a|b_c": {"a_b": 0.4}})
     lines = [line for line in as_markdown(make_table(results, TABLE_1)).splitlines() if line.startswith("|")]
     assert any(line.startswith(r"| a\|b\_c | 25/25 |") for line in lines)
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
@@ -200,7 +206,7 @@ def test_the_papers_gains_follow_from_its_own_means_to_rounding():
 
 
 def test_names_of_ours_find_the_papers_rows():
-    assert published(Setting("lightweight", "8F"), "Simple-C").numbers["dsc_t1_sd"] == 0.081
+    assert published(Setting("lightweight", "8F"), "shift-conservative").numbers["dsc_t1_sd"] == 0.081
     assert published(Setting("unet", "all"), "equal").method == "F50-T50"
     assert not published(Setting("unet", "all"), "equal").printed
     assert published(Setting("unet", "9F"), "equal") is None

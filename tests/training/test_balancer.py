@@ -274,7 +274,7 @@ def test_other_statistics_join_without_a_new_kind_of_class():
 
         def _update(self, measurement):
             self.shares.copy_(measurement.values / measurement.values.sum())
-            return sy.Verdict(sy.Outcome.UPDATED)
+            return sy.Update(sy.Outcome.UPDATED)
 
         def weights(self):
             return tuple(self.shares.tolist())
@@ -323,10 +323,15 @@ def test_refuses_calls_of_the_wrong_kind():
         judge(model, tuple(batch().values()), optimizer)
     with pytest.raises(TypeError, match="optimizer must be an instance of Optimizer; got StepLR"):
         judge(model, batch(), torch.optim.lr_scheduler.StepLR(optimizer, 1))
-    with pytest.raises(TypeError, match=r"domain 'b': a batch must hold tensors; got ndarray"):
-        judge(model, {"b": (batch()["b"][0].numpy(), batch()["b"][1])}, optimizer)
     with pytest.raises(ValueError, match=r"domain 'a': every part of a batch .* got lengths \[5, 6\]"):
         judge(model, {"a": (torch.zeros(5, 6), torch.zeros(6, 1))}, optimizer)
+
+
+def test_refuses_arrays():
+    pytest.importorskip("numpy", reason="the array that is refused is numpy's")
+    model = smooth()
+    with pytest.raises(TypeError, match=r"domain 'b': a batch must hold tensors; got ndarray"):
+        balancer(probe=sy.InnerLoop())(model, {"b": (batch()["b"][0].numpy(), batch()["b"][1])}, sgd(model))
 
 
 @pytest.mark.parametrize(

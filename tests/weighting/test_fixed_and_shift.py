@@ -24,8 +24,8 @@ def test_fixed_refuses_another_number_of_domains():
 def shifted(gamma, *pairs):
     weighting = sy.RelativeShift(gamma)
     weighting.start(2)
-    verdicts = [weighting.observe(sy.Measurement.of(torch.tensor(pair))) for pair in pairs]
-    return weighting.weights(), verdicts[-1].outcome
+    updates = [weighting.observe(sy.Measurement.of(torch.tensor(pair))) for pair in pairs]
+    return weighting.weights(), updates[-1].outcome
 
 
 def test_shift_follows_the_papers_formula_also_for_negative_losses():

@@ -22,7 +22,7 @@ from steelyard.cli.profile import Profile
 from steelyard.cli.report import Report
 from steelyard.cli.train import Train
 from steelyard.errors import UserError, one_line
-from steelyard.stopping import message
+from steelyard.processes.stopping import message
 
 COMMANDS: dict[str, Callable[..., Command]] = {
     "agreement": Agreement,
@@ -48,15 +48,16 @@ class _OneLine(logging.Formatter):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code: 0, or 2 with one line on stderr for a user's mistake.
 
-    Where a signal raises `KeyboardInterrupt`, as in Python by default, it is one line and 130.
+    Ctrl-C, where it raises `KeyboardInterrupt`, gives one line and 130.
     """
-    if logging.lastResort is not None:  # what libraries and ours log without a handler goes to stderr
+    if logging.lastResort is not None:  # prints log messages that have no handler on stderr
         logging.lastResort.setFormatter(_OneLine())
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    if given == ["--version"]:
+    if arguments is None:
+        arguments = sys.argv[1:]
+    if list(arguments) == ["--version"]:
         sys.stdout.write(f"steelyard {__version__}\n")
         return 0
-    command: Command = tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="steelyard", args=given)
+    command: Command = tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="steelyard", args=arguments)
     try:
         return command.run()
     except UserError as error:

@@ -1,7 +1,6 @@
-"""`steelyard agreement`: what cheaper votes lose against exact ones."""
+"""`steelyard agreement`: how far cheaper votes differ from exact ones."""
 
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,13 +11,13 @@ from steelyard.cli.command import Command, say
 from steelyard.errors import UserError
 
 if TYPE_CHECKING:
-    from steelyard.report.agreement import Row, Variants
-    from steelyard.report.runs import RunRecord
+    from steelyard.experiments.compared_votes import VoteTrace
+    from steelyard.report.tables.agreement import Row, Variants
 
 MARK = "agreement"
 """Marks the place for the tables on a page."""
 
-# The files, and what the beginning of each holds.
+# The files, and a text near the beginning of each by which it is recognised.
 _MARKS = {"agreement.json": '{\n  "rows": [', "agreement.csv": "model,availability,", "agreement.md": ", against "}
 
 
@@ -26,36 +25,36 @@ _MARKS = {"agreement.json": '{\n  "rows": [', "agreement.csv": "model,availabili
 class Agreement(Command):
     """How far do cheaper votes agree with exact ones on my data, and what do they lose?
 
-    Takes an experiment with a method that votes exactly and cheaper variants of it, such as Ours-C-25 and
-    Ours-C-25+first-order+every-4. Votes are compared at the same weights: some of the exact runs are trained once more,
-    to the same bits, with the cheaper probes asked at every step. Curves of λ and scores are compared between paired
-    runs.
+    Takes an experiment with a method that votes exactly and cheaper variants of it, such as conservative-25 and
+    conservative-25+first-order+every-4. Votes are compared at the same weights: some of the exact runs are trained once
+    more, bit-identical, and the cheaper probes are asked at every step. Curves of λ and scores are compared between
+    paired runs.
     """
 
     out: Annotated[Path, tyro.conf.Positional]
-    """The folder of the experiment; agreement.json, .csv and .md go into it, and the votes of retraced runs."""
+    """The experiment folder; agreement.json, .csv and .md go into it, and the votes of retraced runs."""
     data: Annotated[Path, tyro.conf.Positional]
-    """The preprocessed dataset that it was run on."""
+    """The preprocessed dataset of the experiment."""
     exact: str | None = None
     """The method with exact votes, if several have cheaper variants."""
     traced: int = 5
-    """In how many of its runs, of each model and availability, votes are compared; those that were once are kept."""
+    """In how many of its runs, of each model and availability, votes are compared; earlier comparisons are kept."""
     epochs: int | None = None
-    """Only in the first so many epochs of a run; in all if not said."""
+    """Only this many epochs of a run. Default: all."""
     page: Path | None = None
     """A Markdown page to write the tables into, between the lines that mark them."""
 
     def run(self) -> int:
-        """Retrace, compare, write, show."""
+        """Retrace, compare, write, print."""
         from steelyard.cli.progress import track
-        from steelyard.report.agreement import agreement_rows, read_variants
-        from steelyard.report.agreement_table import as_markdown
+        from steelyard.experiments.compared_votes import trace_votes
+        from steelyard.report.tables.agreement import agreement_rows, as_markdown, read_variants
 
         self._check()
         variants = read_variants(self.out, self.exact)
-        left = [record for record in self._wanted(variants) if not self._is_traced(variants, record)]
-        epochs = sum(self._epochs(record) for record in left)
-        track((news for record in left for news in self._retraced(variants, record)), total=epochs, title="Retracing")
+        traces = self._missing_traces(variants)
+        lines = trace_votes(self.out, self.data, traces, variants.probed_methods())
+        track(lines, total=sum(trace.epochs for trace in traces), title="Retracing")
         rows = agreement_rows(variants)
         self._write(rows)
         sys.stdout.write(as_markdown(rows))
@@ -65,61 +64,51 @@ class Agreement(Command):
         return 0
 
     def _check(self) -> None:
-        from steelyard.cli.marked_page import check_page
-        from steelyard.experiments.units import CACHE
-        from steelyard.imaging.writing import check_file, check_folder, refuse_links
+        from steelyard.files.destinations import check_file, check_folder, refuse_links
+        from steelyard.files.marked_page import check_page
+        from steelyard.imaging.runs.experiment_folder import SLICES
 
         check_folder(self.out)
         for name, mark in _MARKS.items():
             check_file(self.out / name, mark=mark)
-        refuse_links(self.out / CACHE, within=self.out)
+        refuse_links(self.out / SLICES, within=self.out)
         for name in ("traced", "epochs"):
-            if (number := getattr(self, name)) is not None and number < 1:
+            number = getattr(self, name)
+            if number is not None and number < 1:
                 raise UserError(f"--{name} must be at least 1; got {number}.")
         if self.page is not None:
             check_page(self.page, MARK)
 
-    def _wanted(self, variants: "Variants") -> "list[RunRecord]":
-        each = [list(variants.of(setting, variants.exact).values()) for setting in variants.settings]
-        return [record for records in each for record in records[: self.traced]]
+    def _missing_traces(self, variants: "Variants") -> "list[VoteTrace]":
+        """Return the runs of exact votes that must be retraced: no earlier trace has all methods and epochs."""
+        from steelyard.experiments.compared_votes import VoteTrace
+        from steelyard.report.statistics.vote_agreement import read_trace
 
-    def _epochs(self, record: "RunRecord") -> int:
-        return min(len(record.epochs), self.epochs or len(record.epochs))
-
-    def _is_traced(self, variants: "Variants", record: "RunRecord") -> bool:
-        from steelyard.report.vote_agreement import read_trace
-
-        path = variants.votes_of(record)
-        if not path.exists():
-            return False
-        held = read_trace(path)
-        return held.epochs >= self._epochs(record) and {variants.exact, *variants.asked()} <= set(held.casts)
-
-    def _retraced(self, variants: "Variants", record: "RunRecord") -> Iterator[str]:
-        """Train a run again and keep its votes, once it is through."""
-        from steelyard.experiments.compared_votes import Row as VoteRow
-        from steelyard.experiments.compared_votes import retrace
-        from steelyard.experiments.units import CACHE
-        from steelyard.imaging.segmentation.run import RunDirectory
-        from steelyard.imaging.writing import as_csv, write_text
-
-        rows: list[VoteRow] = []
-        run = RunDirectory(record.path)
-        found = retrace(run, self.data, variants.asked(), epochs=self._epochs(record), cache=self.out / CACHE)
-        for number, epoch in enumerate(found, start=1):
-            rows += epoch
-            yield f"{record.setting} {record.path.name}, epoch {number}"
-        # also of fewer epochs, where it departs and stops early
-        write_text(variants.votes_of(record), as_csv(rows), within=self.out)
+        methods = {variants.exact, *variants.probed_methods()}
+        traces = []
+        for setting in variants.settings:
+            records = list(variants.of(setting, variants.exact).values())
+            for record in records[: self.traced]:
+                epochs = len(record.epochs)
+                if self.epochs is not None:
+                    epochs = min(epochs, self.epochs)
+                file = variants.votes_of(record)
+                if file.exists():
+                    earlier = read_trace(file)
+                    if earlier.epochs >= epochs and methods <= set(earlier.votes):
+                        continue
+                traces.append(VoteTrace(run=record.path, epochs=epochs, file=file))
+        return traces
 
     def _write(self, rows: "list[Row]") -> None:
-        from steelyard.cli.marked_page import with_measured
-        from steelyard.imaging.writing import as_csv, write_json, write_text
-        from steelyard.report.agreement_table import as_json, as_markdown
+        from steelyard.files.atomic import write_text
+        from steelyard.files.marked_page import with_measured
+        from steelyard.files.records import as_csv, write_json
+        from steelyard.report.tables.agreement import as_json, as_markdown
 
-        held = as_json(rows)
-        write_json(self.out / "agreement.json", {"rows": held})
-        write_text(self.out / "agreement.csv", as_csv(held))
-        write_text(self.out / "agreement.md", text := as_markdown(rows))
+        table, text = as_json(rows), as_markdown(rows)
+        write_json(self.out / "agreement.json", {"rows": table})
+        write_text(self.out / "agreement.csv", as_csv(table))
+        write_text(self.out / "agreement.md", text)
         if self.page is not None:
             write_text(self.page, with_measured(self.page.read_text(encoding="utf-8"), MARK, f"\n{text}"))

@@ -1,7 +1,7 @@
 """`steelyard benchmark`: what a training step costs."""
 
-import json
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.table import Table
 
 from steelyard.cli.command import Command
-from steelyard.cli.marked_page import check_page, with_measured
 from steelyard.errors import UserError
+from steelyard.files.marked_page import check_page, with_measured
 
 if TYPE_CHECKING:
-    from steelyard.experiments.benchmark import Record
+    from steelyard.benchmark.step_costs import StepCost
 
 MARK = "measured"
 COLUMNS = ("network", "domains", "method", "every", "time", "spread", "memory")
@@ -25,87 +25,85 @@ class Benchmark(Command):
     """Measure what one training step costs relative to the plain equal-weights step, on one thread."""
 
     out: Annotated[Path, tyro.conf.Positional]
-    """The JSON file to write; it must not exist yet. Plots of the cost by the number of domains and
-    beside others' methods go with it."""
+    """The JSON file to write; it must not exist yet, unless with `--merge`. Plots of the cost by the number of domains
+    and beside others' methods are written next to it."""
     rounds: int = 7
     """How often each method is timed; the medians are reported."""
+    networks: tuple[str, ...] = ()
+    """Only these networks, for example `mlp transformer`."""
+    domains: tuple[int, ...] = ()
+    """Only these numbers of domains, for example `2 16`."""
+    methods: tuple[str, ...] = ()
+    """Only these methods, for example `first-order inner-loop`. The plain step is always measured."""
+    merge: bool = False
+    """Keep the rows of an existing JSON file, except those that are measured anew. So a long benchmark can be run in
+    parts."""
     page: Path | None = None
     """A Markdown page to write the tables into, between the lines that mark them."""
 
     def run(self) -> int:
-        """Measure, show the records, write them."""
-        from steelyard.experiments.benchmark import Record, measure
-        from steelyard.experiments.cost_plot import draw_peers, draw_scaling
-        from steelyard.experiments.training_steps import cases
-        from steelyard.imaging.writing import write_bytes, write_text
+        """Measure, write the results after each group of rows, print the table."""
+        from steelyard.benchmark.cost_page import draw_peers, draw_scaling
+        from steelyard.benchmark.step_costs import measure_costs, merge_costs, write_costs
+        from steelyard.benchmark.training_steps import select_cases
+        from steelyard.files.atomic import write_bytes, write_text
 
-        self._check()
-        console, records = Console(stderr=True), list[Record]()
+        costs = self._check()
+        cases = select_cases(networks=self.networks, domains=self.domains, methods=self.methods)
+        console = Console(stderr=True)
         with console.status("") as status:
-            for news in measure(cases(), rounds=self.rounds):
-                if isinstance(news, str):
-                    status.update(news) if console.is_terminal else console.print(news)
-                else:
-                    records = news
-        write_text(self.out, json.dumps([asdict(record) for record in records], indent=1) + "\n")
+            report = status.update if console.is_terminal else console.print
+            for group in measure_costs(cases, rounds=self.rounds, report=report):
+                costs = merge_costs(costs, group)
+                write_costs(self.out, costs)
         for draw, picture in zip((draw_scaling, draw_peers), self._pictures, strict=True):
-            write_bytes(picture, draw(records))
+            write_bytes(picture, draw(costs))
         if self.page is not None:
-            write_text(self.page, with_tables(self.page.read_text(encoding="utf-8"), records))
-        Console().print(_table(records))
+            write_text(self.page, with_tables(self.page.read_text(encoding="utf-8"), costs))
+        Console().print(_table(costs))
         return 0
 
     @property
     def _pictures(self) -> tuple[Path, Path]:
         return self.out.with_suffix(".png"), self.out.with_name(f"{self.out.stem}-peers.png")
 
-    def _check(self) -> None:
-        from steelyard.imaging.writing import check_file
+    def _check(self) -> "list[StepCost]":
+        """Refuse what cannot be run, and return the rows to keep of an existing file."""
+        from steelyard.benchmark.step_costs import StepCost, read_costs
+        from steelyard.files.destinations import check_file
 
         if self.page is not None:
             check_page(self.page, MARK)
-        for file in (self.out, *self._pictures):
-            check_file(file)
+        earlier: list[StepCost] = []
+        if self.merge and self.out.is_file():
+            earlier = read_costs(self.out)
+        else:
+            for file in (self.out, *self._pictures):
+                check_file(file)
         if self.out.suffix == ".png":
             raise UserError(f"{self.out}: the numbers go into a JSON file.")
         if not self.out.parent.is_dir():
             raise UserError(f"{self.out.parent}: no such folder.")
         if self.rounds < 3:
             raise UserError(f"--rounds must be at least 3, or there is no spread to state; got {self.rounds}.")
+        return earlier
 
 
-def with_tables(page: str, records: "list[Record]") -> str:
-    """The page with one table for each network and number of domains in its marked place."""
-    return with_measured(page, MARK, f"\n{''.join(map(_markdown, _groups(records)))}\n")
+def with_tables(page: str, costs: "Sequence[StepCost]") -> str:
+    """The page with one table for each network and number of domains between its marks."""
+    from steelyard.benchmark.cost_page import markdown_tables
+
+    return with_measured(page, MARK, f"\n{markdown_tables(costs)}\n")
 
 
-def _groups(records: "list[Record]") -> "list[list[Record]]":
-    keys = dict.fromkeys((r.network, r.domains) for r in records)
-    return [[r for r in records if (r.network, r.domains) == key] for key in keys]
+def _table(costs: "Sequence[StepCost]") -> Table:
+    from steelyard.benchmark.cost_page import memory_text
 
-
-def _markdown(records: "list[Record]") -> str:
-    first = records[0]
-    lines = [
-        f"\n### `{first.network}`, {first.domains} domains (a plain step: {first.milliseconds:.0f} ms)\n",
-        "| method | every | time | spread (IQR) | peak memory |",
-        "| --- | ---: | ---: | ---: | ---: |",
-    ]
-    for r in records:
-        ratios = f"{r.time_ratio:.2f}× | {r.time_ratio_spread:.2f} | {_memory(r)}"
-        lines.append(f"| {r.method} | {r.every} | {ratios} |")
-    return "\n".join(lines) + "\n"
-
-
-def _memory(record: "Record") -> str:
-    return "–" if record.memory_ratio is None else f"{record.memory_ratio:.2f}×"
-
-
-def _table(records: "list[Record]") -> Table:
     table = Table(title="One training step, relative to the plain one")
     for column in COLUMNS:
-        table.add_column(column, justify="left" if column in ("network", "method") else "right")
-    for r in records:
-        ratios = (f"{r.time_ratio:.2f}×", f"{r.time_ratio_spread:.2f}", _memory(r))
-        table.add_row(r.network, str(r.domains), r.method, str(r.every), *ratios)
+        table.add_column(column, justify="left" if column in ("network", "method") else "right", no_wrap=True)
+    table.add_column("call", overflow="fold")
+    for cost in costs:
+        ratios = (f"{cost.time_ratio:.2f}×", f"{cost.time_ratio_spread:.2f}", memory_text(cost))
+        table.add_row(cost.network, str(cost.domains), cost.method, str(cost.every), *ratios, cost.call)
     return table

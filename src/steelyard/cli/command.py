@@ -1,4 +1,4 @@
-"""What every subcommand is, and how it speaks."""
+"""The base of every subcommand, and how messages are printed."""
 
 import sys
 from abc import ABC, abstractmethod
@@ -17,12 +17,12 @@ class Command(ABC):
 
 
 def say(line: str) -> None:
-    """Tell the user one thing in one line, on standard error."""
+    """Print one line on standard error."""
     sys.stderr.write(f"{one_line(line)}\n")
 
 
 def plain(text: str) -> Text:
-    r"""Return what rich prints as it is: names may hold control characters, or what rich would take for markup.
+    r"""Return text that rich prints unchanged: names may hold control characters, or rich's markup.
 
     >>> plain("[bold]a\nb").plain
     '[bold]a b'

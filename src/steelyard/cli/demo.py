@@ -1,11 +1,8 @@
 """`steelyard demo`: the main job from end to end, on synthetic heads."""
 
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,17 +16,19 @@ from steelyard.cli.preprocess import Preprocess
 from steelyard.errors import UserError
 
 if TYPE_CHECKING:
-    from steelyard.report.page import Picture, Table
+    from steelyard.report.html.page import Picture
+    from steelyard.report.tables.table import PageTable
 
-METHODS = ("F50-T50", "Ours-C-25")
+METHODS = ("equal", "conservative-25")
 """Fixed and learned weights."""
 
 _SPLIT = ("--folds", "4", "--validate", "1")
-_STRANGER = 1  # the seed of the head that nobody trained on
+_NEW_HEAD_SEED = 1  # of the head that no network was trained on
 _WORKERS = 2
+_FOLDERS = ("raw", "prepared", "stranger", "runs", "predicted", "slices")
 _COMMANDS = (
     "steelyard preprocess BIDS prepared",
-    "steelyard train prepared run --method Ours-C-25",
+    "steelyard train prepared run --method conservative-25",
     "steelyard evaluate run prepared",
     "steelyard report run --data prepared --out report.html",
     "steelyard predict run SCAN.nii.gz predicted",
@@ -40,102 +39,73 @@ _COMMANDS = (
 class Demo(Command):
     """Make heads, prepare them, train fixed and learned weights, judge both, segment a raw scan, show the result.
 
-    Minutes on two cores. A demo that was stopped goes on where it was if the command is given again.
+    Takes minutes on two cores. Give the command again to resume a demo that was stopped.
     """
 
     out: Annotated[Path, tyro.conf.Positional] = Path("demo")
-    """The folder for everything the demo makes."""
+    """The folder for all files of the demo."""
     subjects: int = 8
-    """How many heads are made."""
+    """The number of heads."""
     experiment: str = "demo"
     """The training config to start from."""
 
     def run(self) -> int:
         """Run the commands that a user would, then write the page."""
-        raw, prepared, stranger = (self.out / name for name in ("raw", "prepared", "stranger"))
-        runs = [self.out / "runs" / method for method in METHODS]
+        raw, prepared, new_head = self.out / "raw", self.out / "prepared", self.out / "stranger"
+        runs = {method: self.out / "runs" / method for method in METHODS}
         start = time.monotonic()
         self._check()
         self._make(Phantom(raw, subjects=self.subjects, workers=_WORKERS))
         self._do(Preprocess(raw, prepared, workers=_WORKERS))
         self._train(prepared, runs)
-        for run in runs:
+        for run in runs.values():
             self._do(Evaluate(run, prepared))
-        self._make(Phantom(stranger, subjects=1, seed=_STRANGER))
-        self._do(Predict(runs[-1], (stranger, self.out / "predicted"), workers=_WORKERS))
-        page = self._report(prepared, runs)
+        self._make(Phantom(new_head, subjects=1, seed=_NEW_HEAD_SEED))
+        self._do(Predict(runs[METHODS[-1]], (new_head, self.out / "predicted"), workers=_WORKERS))
+        page = self._report(prepared, list(runs.values()))
         say(f"done in {(time.monotonic() - start) / 60:.1f} minutes; look at {page}")
         return 0
 
     def _check(self) -> None:
-        """Refuse a folder that cannot be written, or whose page is not ours."""
-        from steelyard.imaging.pages import MARK
-        from steelyard.imaging.writing import check_file, check_folder, refuse_links
+        """Refuse a folder that cannot be written, or whose page was not written by this command."""
+        from steelyard.files.destinations import check_file, check_folder, refuse_links
+        from steelyard.files.pages import MARK
 
         check_folder(self.out)
         check_file(self.out / "index.html", mark=MARK)
-        for name in ("raw", "prepared", "stranger", "runs", "predicted", "slices"):
+        for name in _FOLDERS:
             refuse_links(self.out / name, within=self.out)
 
-    def _make(self, stage: Phantom) -> None:
-        """Make heads, unless an earlier run has made them all."""
-        if not (stage.out / "participants.tsv").exists():
-            self._do(stage)
-        made = len(list(stage.out.glob("sub-*")))
-        if made != stage.subjects:
+    def _make(self, phantom: Phantom) -> None:
+        """Make heads, unless an earlier demo has made them all."""
+        if not (phantom.out / "participants.tsv").exists():
+            self._do(phantom)
+        heads = len(list(phantom.out.glob("sub-*")))
+        if heads != phantom.subjects:
             raise UserError(
-                f"{stage.out}: an earlier demo made {made} heads, not {stage.subjects}; give another folder."
+                f"{phantom.out}: an earlier demo made {heads} heads, not {phantom.subjects}; give another folder."
             )
 
-    def _do(self, stage: Command) -> None:
-        code = stage.run()
+    def _do(self, command: Command) -> None:
+        code = command.run()
         if code:
             raise SystemExit(code)
 
-    def _train(self, prepared: Path, runs: list[Path]) -> None:
-        """Train the runs side by side, each in a process of its own."""
+    def _train(self, prepared: Path, runs: dict[str, Path]) -> None:
         from steelyard.cli.progress import track
-        from steelyard.experiments.profiles import profile_named
-        from steelyard.imaging.writing import remove
+        from steelyard.experiments.configs import config_named
+        from steelyard.experiments.single_run import train_side_by_side
 
-        settings = ("--experiment", self.experiment, "--cache", str(self.out / "slices"), *_SPLIT)
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        running: list[tuple[subprocess.Popen[bytes], Path]] = []
-        for method, run in zip(METHODS, runs, strict=True):
-            run.parent.mkdir(parents=True, exist_ok=True)
-            log = run.parent / f"{run.name}.log"
-            command = [
-                sys.executable,
-                "-m",
-                "steelyard",
-                "train",
-                str(prepared),
-                str(run),
-                "--method",
-                method,
-                *settings,
-            ]
-            remove(log)
-            with log.open("xb") as stream:
-                running.append((subprocess.Popen(command, stderr=stream, env=environment), log))  # noqa: S603
-        try:
-            total = profile_named(self.experiment).epochs * len(runs)
-            track(_epochs(running, runs), total=total, title="Training side by side")
-        finally:
-            for process, _ in running:
-                process.kill()
-        for process, log in running:
-            if process.returncode:
-                said = log.read_text().strip().splitlines() or ["nothing; it may have run out of memory"]
-                raise UserError(f"training failed; {log} ends with: {said[-1]}")
+        options = ("--experiment", self.experiment, "--cache", str(self.out / "slices"), *_SPLIT)
+        epochs = config_named(self.experiment).epochs * len(runs)
+        with closing(train_side_by_side(prepared, runs, options)) as lines:  # closing kills the processes
+            track(lines, total=epochs, title="Training side by side")
 
     def _report(self, prepared: Path, runs: list[Path]) -> Path:
-        from dataclasses import replace
-
-        from steelyard.imaging.writing import write_text
-        from steelyard.report.assembly import Scans, assemble
-        from steelyard.report.page import render_report
-        from steelyard.report.runs import read_runs
+        from steelyard.files.atomic import write_text
+        from steelyard.report.data.runs import read_runs
+        from steelyard.report.html.assembly import Scans, assemble
+        from steelyard.report.html.page import render_report
 
         report = assemble(
             read_runs(runs),
@@ -152,42 +122,27 @@ class Demo(Command):
         return page
 
 
-def _epochs(running: "list[tuple[subprocess.Popen[bytes], Path]]", runs: list[Path]) -> Iterator[str]:
-    """Yield a line for every epoch that some run has finished, until all processes have ended."""
-    told = dict.fromkeys(runs, 0)
-    while True:
-        ended = all(process.poll() is not None for process, _ in running)
-        for run in runs:
-            path = run / "epochs.csv"
-            done = max(0, path.read_bytes().count(b"\n") - 1) if path.exists() else 0
-            for epoch in range(told[run], done):
-                yield f"{run.name} epoch {epoch + 1}"
-            told[run] = max(done, told[run])
-        if ended:
-            return
-        time.sleep(0.2)
-
-
 def _mosaics(out: Path) -> "list[Picture]":
-    from steelyard.report.page import Picture
+    from steelyard.report.html.page import Picture
 
-    return [
-        Picture(
-            title=f"A raw scan that nobody trained on: {mosaic.stem}",
+    pictures = []
+    for mosaic in sorted((out / "predicted" / "figures").glob("*.jpg")):
+        picture = Picture(
+            title=f"A raw scan that no network was trained on: {mosaic.stem}",
             caption="Stripped, corrected, normalised and segmented by steelyard predict; masks, volumes and a page:",
             content=mosaic.read_bytes(),
             kind="jpeg",
             link="predicted/index.html",
         )
-        for mosaic in sorted((out / "predicted" / "figures").glob("*.jpg"))
-    ]
+        pictures.append(picture)
+    return pictures
 
 
-def _show(results: "Table") -> None:
-    from rich import table
+def _show(results: "PageTable") -> None:
     from rich.console import Console
+    from rich.table import Table
 
-    shown = table.Table(*results.headings)
+    table = Table(*results.headings)
     for row in results.rows:
-        shown.add_row(*map(plain, row))
-    Console().print(shown)
+        table.add_row(*map(plain, row))
+    Console().print(table)

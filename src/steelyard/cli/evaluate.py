@@ -11,9 +11,9 @@ from steelyard.cli.command import Command, plain, say
 from steelyard.errors import UserError
 
 if TYPE_CHECKING:
-    from steelyard.imaging.segmentation.evaluation import Score
+    from steelyard.imaging.evaluate.evaluation import Score
 
-_SHOWN = (
+_COLUMNS = (
     ("dsc", "DSC", ".3f"),
     ("auc", "AUC", ".3f"),
     ("ppv", "PPV", ".3f"),
@@ -27,56 +27,57 @@ _SHOWN = (
 
 @dataclass(frozen=True)
 class Evaluate(Command):
-    """Judge a trained network: every metric per subject and domain as CSV, the means on the terminal.
+    """Judge a trained network: write every metric per subject and domain as CSV, print the means.
 
     On the dataset that the run was trained on, its test subjects are judged; on any other, every subject with a
     lesion mask.
     """
 
     run_directory: Annotated[Path, tyro.conf.Positional]
-    """The run that `steelyard train` left."""
+    """The run folder of a trained network."""
     data: Annotated[Path, tyro.conf.Positional]
-    """The derivatives that `steelyard preprocess` left."""
+    """The output folder of `steelyard preprocess`."""
     subjects: Literal["test", "validate", "train", "all"] = "test"
     """Which part of the run's own dataset."""
     threshold: float = 0.5
     """A voxel is a lesion if its probability is greater."""
     out: Path | None = None
-    """The CSV file; RUN/metrics.csv if not said, RUN/metrics-PART.csv for another part than the test subjects, or
-    RUN/metrics-NAME-MARK.csv for another dataset called NAME, with a mark of where it lies. A file that is there is
-    replaced only if it is such a table."""
+    """The CSV file. Default: RUN/metrics.csv, RUN/metrics-PART.csv for another part than the test subjects, or
+    RUN/metrics-NAME-MARK.csv for another dataset called NAME, with a mark of its path. An existing file is replaced
+    only if it is such a table."""
     model: str | None = None
-    """The network's import path, if it is not one of ours: needed, because it is code."""
+    """The import path of a network that is not steelyard's own: its code runs, so trust it."""
 
     def run(self) -> int:
-        """Judge, write, show."""
+        """Judge, write, print."""
         from steelyard.cli.progress import track
-        from steelyard.imaging.segmentation.data import read_prepared
-        from steelyard.imaging.segmentation.evaluation import evaluate
-        from steelyard.imaging.segmentation.judging import (
-            SCORES,
+        from steelyard.files.destinations import check_file
+        from steelyard.imaging.evaluate.evaluation import (
+            SCORES_START,
             count_scans,
+            evaluate,
             metrics_name,
-            whom_to_judge,
+            select_subjects,
             write_scores,
         )
-        from steelyard.imaging.segmentation.run import RunDirectory
-        from steelyard.imaging.writing import check_file
+        from steelyard.imaging.runs.run_folder import RunFolder
+        from steelyard.imaging.train.data import read_prepared
 
         if not 0 <= self.threshold < 1:
             raise UserError(f"threshold must be at least 0 and below 1; got {self.threshold}.")
         if self.out is not None:
-            check_file(self.out, mark=SCORES)
-        run = RunDirectory(self.run_directory)
+            check_file(self.out, mark=SCORES_START)
+        run = RunFolder(self.run_directory)
         config = run.config
         network = run.network(model=self.model)
         dataset = read_prepared(self.data)
-        parts, own = whom_to_judge(run, dataset, part=self.subjects)
-        out = self.out or self.run_directory / metrics_name(self.data, part=self.subjects if own else None)
-        check_file(out, mark=SCORES)
+        selection = select_subjects(run, dataset, part=self.subjects)
+        parts = selection.parts
+        out = self.out or self.run_directory / metrics_name(self.data, part=self.subjects if selection.is_own else None)
+        check_file(out, mark=SCORES_START)
         scores: list[Score] = []
-        found = evaluate(network, dataset, config=config, parts=parts, threshold=self.threshold)
-        track(_kept(found, scores), total=count_scans(config, dataset, parts), title="Evaluating")
+        results = evaluate(network, dataset, config=config, parts=parts, threshold=self.threshold)
+        track(_collect(results, scores), total=count_scans(config, dataset, parts), title="Evaluating")
         if not scores:
             raise UserError(f"{self.data}: no subject with a lesion mask is left to judge.")
         write_scores(out, scores)
@@ -85,8 +86,9 @@ class Evaluate(Command):
         return 0
 
 
-def _kept(found: "Iterable[Score]", scores: "list[Score]") -> Iterator[str]:
-    for score in found:
+def _collect(results: "Iterable[Score]", scores: "list[Score]") -> Iterator[str]:
+    """Collect scores, and yield a line for each."""
+    for score in results:
         scores.append(score)
         yield f"{score.subject} {score.domain}: DSC {score.slices.dsc:.3f}"
 
@@ -95,11 +97,11 @@ def _show(scores: "list[Score]") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from steelyard.imaging.segmentation.evaluation import summarise
+    from steelyard.imaging.evaluate.evaluation import summarise
 
     # HD95 in mm, AVD: absolute volume difference, L: lesion-wise.
-    table = Table("domain", "n", *(title for _, title, _ in _SHOWN))
+    table = Table("domain", "n", *(title for _, title, _ in _COLUMNS))
     for row in summarise(scores):
-        cells = [f"{row[name]:{form}}" for name, _, form in _SHOWN]
+        cells = [f"{row[name]:{form}}" for name, _, form in _COLUMNS]
         table.add_row(plain(str(row["domain"])), str(row["subjects"]), *cells)
     Console().print(table)

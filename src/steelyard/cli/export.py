@@ -14,20 +14,20 @@ class Export(Command):
     """Write a trained network as ONNX, checked against torch: stripped, normalised slices in, probabilities out."""
 
     run_directory: Annotated[Path, tyro.conf.Positional]
-    """The run that `steelyard train` left."""
+    """The run folder of a trained network."""
     out: Annotated[Path, tyro.conf.Positional]
-    """The file to write, such as model.onnx; one that is there is not overwritten."""
+    """The file to write, such as model.onnx; an existing file is not overwritten."""
     model: str | None = None
-    """The network's import path, if it is not one of ours: needed, because it is code."""
+    """The import path of a network that is not steelyard's own: its code runs, so trust it."""
 
     def run(self) -> int:
         """Load, convert, compare, write."""
-        from steelyard.imaging.segmentation.export import export_onnx
-        from steelyard.imaging.segmentation.run import RunDirectory
-        from steelyard.imaging.writing import check_file
+        from steelyard.files.destinations import check_file
+        from steelyard.imaging.networks.export import export_onnx
+        from steelyard.imaging.runs.run_folder import RunFolder
 
         check_file(self.out)
-        run = RunDirectory(self.run_directory)
+        run = RunFolder(self.run_directory)
         network = run.network(model=self.model)
         difference = export_onnx(network, self.out, frame=run.config.slices.frame)
         say(f"{self.out} agrees with torch: no probability differs by more than {difference:.1g}")

@@ -17,19 +17,19 @@ class Phantom(Command):
     out: Annotated[Path, tyro.conf.Positional]
     """The folder to write; it must be empty, absent, or hold a run of this command that was stopped."""
     subjects: int = 20
-    """How many subjects to make; subject i is the same whatever their number."""
+    """The number of subjects; subject i is the same whatever their number."""
     seed: int = 0
-    """Two runs with one seed write the same bytes."""
+    """The same seed gives the same bytes."""
     scanner: str = "standard-3t"
-    """Preset: standard-3t, noisy-3t, fatsat-3t, standard-1.5t or clinical-1.5t. The heads stay the same."""
+    """The scanner preset: standard-3t, noisy-3t, fatsat-3t, standard-1.5t or clinical-1.5t. The heads stay the same."""
     workers: int = 1
-    """How many processes share the work."""
+    """The number of processes."""
 
     def run(self) -> int:
         """Make the subjects, show the progress."""
         from steelyard.cli.progress import Idle, track
+        from steelyard.errors import reason
         from steelyard.imaging.phantom import Cohort, write_cohort
-        from steelyard.imaging.writing import reason
 
         cohort = Cohort(subjects=self.subjects, seed=self.seed, scanner=self.scanner, workers=self.workers)
         try:

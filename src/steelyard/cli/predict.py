@@ -10,7 +10,7 @@ from steelyard.cli.command import Command
 from steelyard.errors import UserError
 
 if TYPE_CHECKING:
-    from steelyard.imaging.workers import Outcome
+    from steelyard.processes.workers import JobResult
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,12 @@ class Predict(Command):
     """Find the white matter hyperintensities of FLAIR or T1 scans, whole heads or stripped.
 
     OUT gets, for each scan, a mask and a probability map on the scan's own grid and a picture, and for all of them
-    `volumes.csv` and `index.html`, what to look at first. A run that was stopped goes on where it was; scans that
-    did not change are not done again. Exit code 2 if any scan failed.
+    `volumes.csv` and `index.html`; look at the page first. Give the command again to resume; scans that did not change
+    are not done again. Exit code 2 if any scan failed.
     """
 
     run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """The run directory of a trained network."""
+    """The run folder of a trained network."""
     paths: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SCAN… OUT")]
     """NIfTI files, folders or BIDS datasets, and last the folder for the results: new, empty, or of an earlier run."""
     threshold: float = 0.5
@@ -31,9 +31,9 @@ class Predict(Command):
     smallest_ml: float = 0.0
     """Lesions of less volume are dropped."""
     contrast: Literal["flair", "t1", "both"] = "both"
-    """Which scans of a folder are taken; also what a file shows whose name does not tell."""
+    """Which scans of a folder are used; also the contrast of files whose names do not say."""
     brain: Literal["auto", "deepbet", "skip"] = "auto"
-    """skip: the scans are stripped already; auto: tell for each scan."""
+    """skip: the scans are stripped already; auto: decide for each scan."""
     bias: Literal["n4", "skip"] = "n4"
     """How the bias field is removed."""
     normalise: Literal["whitestripe", "skip"] = "whitestripe"
@@ -41,15 +41,15 @@ class Predict(Command):
     model: str | None = None
     """The import path of a network that is not steelyard's own: its code runs, so trust it."""
     workers: int = 1
-    """How many scans are processed at a time."""
+    """The number of scans that are processed at a time."""
     largest_scan: float = 150.0
-    """Scans of more million voxels are refused; 512×512×400 are 105 million. Memory grows with it."""
+    """Scans with more million voxels than this are refused; 512×512×400 are 105 million. Memory grows with it."""
 
     def run(self) -> int:
         """List the scans, process them, say what failed."""
         from steelyard.cli.progress import sum_up, track, watch
-        from steelyard.imaging.nifti import million_voxels
-        from steelyard.imaging.prediction import Network, Options, find_scans, predict
+        from steelyard.imaging.predict import Options, find_scans, predict
+        from steelyard.imaging.scans.nifti import million_voxels
 
         if len(self.paths) < 2:
             raise UserError("at least one scan and the folder for the results are needed: RUN SCAN… OUT.")
@@ -62,9 +62,8 @@ class Predict(Command):
             normalise=self.normalise,
             most_voxels=million_voxels(self.largest_scan),
         )
-        network = Network(run=self.run_directory, model=self.model)
         scans = find_scans(sources, contrast=self.contrast)
-        seen: list[Outcome] = []
-        outcomes = predict(network, scans, out, options=options, workers=self.workers)
+        seen: list[JobResult] = []
+        outcomes = predict(self.run_directory, scans, out, options=options, model=self.model, workers=self.workers)
         track(watch(outcomes, seen), total=len(scans), title="Predicting")
         return sum_up(seen, out, ready=f"of {len(scans)} scans are done")

@@ -11,16 +11,16 @@ from steelyard.cli.command import Command, say
 from steelyard.errors import UserError
 
 if TYPE_CHECKING:
-    from steelyard.imaging.bids import Dataset, Remark
-    from steelyard.imaging.preprocessing import Outcome
+    from steelyard.imaging.datasets.subjects import Dataset, Remark
+    from steelyard.imaging.preprocess import JobResult
 
 
 @dataclass(frozen=True)
 class Preprocess(Command):
     """Align T1 to FLAIR, remove the bias field, strip the skull, normalise: BIDS in, BIDS derivatives out.
 
-    A run that was stopped goes on where it was; subjects that did not change are not done again. The folder's
-    `index.html` shows every subject, outliers first. Exit code 2 if any subject failed.
+    Give the command again to resume a run that was stopped; subjects that did not change are not done again. The
+    folder's `index.html` shows every subject, outliers first. Exit code 2 if any subject failed.
     """
 
     source: Annotated[Path, tyro.conf.Positional]
@@ -28,19 +28,19 @@ class Preprocess(Command):
     out: Annotated[Path, tyro.conf.Positional]
     """The folder for the derivatives; new, empty, or of an earlier run."""
     workers: int = 1
-    """How many subjects are processed at a time."""
+    """The number of subjects that are processed at a time."""
     align: Literal["auto", "always", "skip"] = "auto"
-    """auto: register T1 to FLAIR unless they fit already; skip: trust the headers."""
+    """auto: register T1 to FLAIR unless they are aligned already; skip: trust the headers."""
     bias: Literal["n4", "skip"] = "n4"
     """How the bias field is removed."""
     brain: Literal["deepbet", "own", "skip"] = "deepbet"
-    """own: take the supplied brain masks, deepbet where there is none; skip: keep the whole head."""
+    """own: use the supplied brain masks, deepbet where there is none; skip: keep the whole head."""
     normalise: Literal["whitestripe", "skip"] = "whitestripe"
     """How intensities are normalised."""
     empty_wmh: bool = False
     """Accept empty lesion masks: subjects without lesions."""
     choose: tuple[str, ...] = ()
-    """BIDS entities that settle which of several scans is meant, such as run-1 or acq-3D."""
+    """BIDS entities that choose among several scans, such as run-1 or acq-3D."""
     flair: str | None = None
     """Plain folder: the FLAIR scans' names, such as '{subject}_FLAIR.nii.gz'."""
     t1: str | None = None
@@ -50,13 +50,13 @@ class Preprocess(Command):
     brain_mask: str | None = None
     """Plain folder: the brain masks' names."""
     largest_scan: float = 150.0
-    """Scans of more million voxels are refused; 512×512×400 are 105 million. Memory grows with it."""
+    """Scans with more million voxels than this are refused; 512×512×400 are 105 million. Memory grows with it."""
 
     def run(self) -> int:
-        """List what is there, process it, say what failed."""
+        """List the subjects, process them, say what failed."""
         from steelyard.cli.progress import sum_up, track, watch
-        from steelyard.imaging.nifti import million_voxels
-        from steelyard.imaging.preprocessing import Settings, preprocess
+        from steelyard.imaging.preprocess import Settings, preprocess
+        from steelyard.imaging.scans.nifti import million_voxels
 
         settings = Settings(
             align=self.align,
@@ -71,16 +71,16 @@ class Preprocess(Command):
             say(f"failed: {remark}")
         for line in _summary(dataset.notes):
             say(line)
-        known = {str(remark) for remark in dataset.faults}
-        seen: list[Outcome] = []
+        printed = {str(remark) for remark in dataset.faults}
+        seen: list[JobResult] = []
         total = len(dataset.subjects) + len(dataset.faults)
         outcomes = preprocess(dataset, self.out, settings=settings, workers=self.workers)
         track(watch(outcomes, seen), total=total, title="Preprocessing")
-        return sum_up(seen, self.out, ready=f"of {total} subjects are ready", known=known)
+        return sum_up(seen, self.out, ready=f"of {total} subjects are ready", printed=printed)
 
     def _read(self) -> "Dataset":
-        from steelyard.imaging.bids import read_bids
-        from steelyard.imaging.pairs import Patterns, read_pairs
+        from steelyard.imaging.datasets.bids import read_bids
+        from steelyard.imaging.datasets.pairs import Patterns, read_pairs
 
         optional = () if self.brain == "own" else ("brain",)
         if self.flair is None and self.t1 is None:
@@ -102,5 +102,7 @@ def _summary(notes: "Sequence[Remark]") -> Iterator[str]:
         if len(subjects) == 1:
             yield f"{subjects[0]}: {text}"
         else:
-            shown = ", ".join(subjects[:3]) + (", …" if len(subjects) > 3 else "")
-            yield f"{len(subjects)} subjects have {text}: {shown}"
+            examples = ", ".join(subjects[:3])
+            if len(subjects) > 3:
+                examples += ", …"
+            yield f"{len(subjects)} subjects have {text}: {examples}"

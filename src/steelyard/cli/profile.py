@@ -11,44 +11,45 @@ from steelyard.cli.command import Command, plain, say
 from steelyard.cli.train import Train
 
 if TYPE_CHECKING:
-    from steelyard.experiments.epoch_profile import EpochProfile
+    from steelyard.benchmark.epoch_profile import EpochProfile
 
 
 @dataclass(frozen=True)
 class Profile(Command):
     """Train one epoch on the CPU, and show where its time goes: data, augmentation, vote, forward, backward, ….
 
-    It is the first epoch of what `steelyard train` with the same options would do; nothing of it is kept.
+    It is the first epoch of `steelyard train` with the same options; nothing of it is kept.
     """
 
     data: Annotated[Path, tyro.conf.Positional]
-    """The derivatives that `steelyard preprocess` left."""
+    """The output folder of `steelyard preprocess`."""
     experiment: str = "standard"
     """The config to start from: paper, standard, desk, demo or smoke."""
     method: str | None = None
-    """As `steelyard train` takes it."""
+    """The method, as in `steelyard train`."""
     model: str | None = None
     """unet, lightweight, monai:BasicUNet or package.module:callable."""
     width: int | None = None
     """Features at the network's first level."""
     threads: int = 1
-    """Of the CPU."""
+    """CPU threads."""
     folds: int = 5
-    """Into how many parts the subjects are dealt."""
+    """The number of parts that the subjects are divided into."""
     set: tuple[str, ...] = ()
     """Any other setting as NAME=VALUE."""
     json: Path | None = None
     """A file for the numbers; it must not exist yet."""
 
     def run(self) -> int:
-        """Train an epoch, show the parts, write them if wanted."""
-        from steelyard.experiments.epoch_profile import profile_epoch
-        from steelyard.imaging.writing import check_file, write_json
+        """Train an epoch, print the parts, write them on request."""
+        from steelyard.benchmark.epoch_profile import profile_epoch
+        from steelyard.files.destinations import check_file
+        from steelyard.files.records import write_json
 
         if self.json is not None:
             check_file(self.json)
         with TemporaryDirectory(prefix="steelyard-") as scratch:
-            profile = profile_epoch(self._train(Path(scratch)).assign())
+            profile = profile_epoch(self._train(Path(scratch)).job())
         _show(profile)
         if self.json is not None:
             write_json(self.json, asdict(profile))
@@ -56,8 +57,9 @@ class Profile(Command):
         return 0
 
     def _train(self, scratch: Path) -> Train:
-        same = ("experiment", "method", "model", "width", "threads", "folds", "set")
-        return Train(data=self.data, run_directory=scratch / "run", **{name: getattr(self, name) for name in same})
+        names = ("experiment", "method", "model", "width", "threads", "folds", "set")
+        options = {name: getattr(self, name) for name in names}
+        return Train(data=self.data, run_directory=scratch / "run", **options)
 
 
 def _show(profile: "EpochProfile") -> None:
@@ -68,6 +70,6 @@ def _show(profile: "EpochProfile") -> None:
     for column in ("part", "seconds", "ms a step", "share"):
         table.add_column(column, justify="left" if column == "part" else "right")
     for part, seconds in profile.seconds.items():
-        each, share = 1000 * seconds / profile.steps, 100 * seconds / profile.total
-        table.add_row(part, f"{seconds:.3f}", f"{each:.2f}", f"{share:.1f} %")
+        milliseconds, share = 1000 * seconds / profile.steps, 100 * seconds / profile.total
+        table.add_row(part, f"{seconds:.3f}", f"{milliseconds:.2f}", f"{share:.1f} %")
     Console().print(table)

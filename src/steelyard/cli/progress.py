@@ -1,9 +1,10 @@
-"""How long work shows itself: a bar with an estimate on a terminal, plain lines elsewhere."""
+"""How the progress of long work is shown: a bar with an estimate on a terminal, plain lines elsewhere."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -11,22 +12,27 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from steelyard.cli.command import plain, say
+from steelyard.errors import UserError, one_line
 
 if TYPE_CHECKING:
-    from steelyard.imaging.workers import Outcome
+    from steelyard.experiments.executor import UnitReport
+    from steelyard.experiments.experiment import Experiment
+    from steelyard.processes.workers import JobResult
+
+_SECONDS_BETWEEN_LINES = 60.0  # about the current units of a grid, where there is no terminal
 
 
 class Idle(str):
-    """The name of a thing that is finished without work, such as one that was done before."""
+    """The name of an item that is finished without work, such as one that was done before."""
 
     __slots__ = ()
 
 
 class Estimate:
-    """How long the rest will take, from the things that took work.
+    """How long the rest will take, from the items that took work.
 
     Args:
-        total: How many things there will be.
+        total: The number of items.
         clock: Tells the time in seconds.
     """
 
@@ -37,7 +43,7 @@ class Estimate:
         self._done = self._worked = 0
 
     def finish(self, name: str) -> None:
-        """Count a thing that is finished; time before the first that took work does not count."""
+        """Count a finished item; time before the first that took work does not count."""
         self._last = self._clock()
         self._done += 1
         if not isinstance(name, Idle):
@@ -46,12 +52,14 @@ class Estimate:
             self._start = self._last
 
     def left(self) -> float | None:
-        """Return the seconds left, fewer as time passes; none as long as nothing took work."""
+        """Return the seconds left, fewer as time passes; `None` as long as nothing took work."""
         rest = self._total - self._done
-        if rest and not self._worked:
+        if not rest:
+            return 0.0
+        if not self._worked:
             return None
-        spent = (self._last - self._start) / self._worked * rest if rest else 0.0
-        return max(0.0, spent - (self._clock() - self._last))
+        seconds_per_item = (self._last - self._start) / self._worked
+        return max(0.0, seconds_per_item * rest - (self._clock() - self._last))
 
 
 class _Left(ProgressColumn):
@@ -62,17 +70,20 @@ class _Left(ProgressColumn):
     def render(self, task: Task) -> Text:
         del task
         left = self._estimate.left()
-        return Text("-:--:--" if left is None else str(timedelta(seconds=round(left))), style="progress.remaining")
+        text = "-:--:--"
+        if left is not None:
+            text = str(timedelta(seconds=round(left)))
+        return Text(text, style="progress.remaining")
 
 
 def track(names: Iterable[str], *, total: int, title: str, console: Console | None = None) -> None:
-    """Consume an iterable that yields the name of each thing as it is finished, and show how far it is.
+    """Consume an iterable that yields the name of each item as it is finished, and show the progress.
 
     Args:
-        names: Yields once per finished thing; `Idle` names do not count in the estimate.
-        total: How many there will be.
+        names: Yields once per finished item; `Idle` names do not count in the estimate.
+        total: The number of items.
         title: What is being done.
-        console: Where to show it; standard error if not given.
+        console: Where to show it; by default standard error.
     """
     console = console or Console(stderr=True)
     if console.is_terminal:
@@ -103,33 +114,120 @@ def _lines(names: Iterable[str], total: int, title: str, console: Console) -> No
     for done, name in enumerate(names, start=1):
         estimate.finish(name)
         left = estimate.left()
-        rest = "" if left is None else f", about {left:.0f} s left"
-        console.print(plain(f"{title}: {name} ({done} of {total}{rest})"), soft_wrap=True)
+        count = f"{done} of {total}"
+        if left is not None:
+            count += f", about {left:.0f} s left"
+        console.print(plain(f"{title}: {name} ({count})"), soft_wrap=True)
 
 
-def watch(outcomes: "Iterable[Outcome]", seen: "list[Outcome]") -> Iterator[str]:
-    """Yield what the progress shows, and keep what came."""
+class GridProgress:
+    """The progress of an experiment: units done, the time left, the losses of the current units.
+
+    Args:
+        experiment: The experiment that runs.
+    """
+
+    def __init__(self, experiment: "Experiment") -> None:
+        self._experiment = experiment
+        self._last_line = monotonic()
+        console = Console(stderr=True)
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
+        self._bar = None
+        if console.is_terminal and experiment.waiting:
+            self._bar = Progress(*columns, console=console)
+
+    def __enter__(self) -> "GridProgress":
+        if self._bar is not None:
+            experiment = self._experiment
+            self._task = self._bar.add_task("Runs", total=len(experiment.units), completed=experiment.done)
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def show(self, report: "UnitReport | None") -> None:
+        """Show a unit that ended; without one, show now and then what the current units do."""
+        experiment = self._experiment
+        count = f"{experiment.done} of {len(experiment.units)}"
+        if self._bar is not None:
+            description = one_line(f"Runs{self._time_left()}; {self._current()}")
+            self._bar.update(self._task, completed=experiment.done, description=description)
+        elif report is not None:
+            outcome = f"failed, {report.message}" if report.message else "done"
+            self._say(f"{report.unit.key}: {outcome} ({count}{self._time_left()})")
+        elif monotonic() - self._last_line > _SECONDS_BETWEEN_LINES:
+            self._say(f"{count}{self._time_left()}; {self._current()}")
+
+    def _say(self, line: str) -> None:
+        self._last_line = monotonic()
+        say(line)
+
+    def _time_left(self) -> str:
+        seconds = self._experiment.seconds_left()
+        if seconds is None:
+            return ""
+        return f", about {timedelta(seconds=round(seconds))} left"
+
+    def _current(self) -> str:
+        lines = [f"{unit.key}: {losses}" for unit in self._experiment.busy if (losses := _last_losses(unit.path))]
+        return "; ".join(lines)
+
+
+def _last_losses(path: Path) -> str:
+    """Return the losses of a run's last epoch; an empty text if there are none yet."""
+    from steelyard.files.checks import parse_number, parse_whole
+    from steelyard.files.records import read_loose_rows
+
+    try:
+        rows = read_loose_rows(path / "epochs.csv")
+        if not rows:
+            return ""
+        epoch = parse_whole("epoch", rows[-1].get("epoch", ""))
+        losses = []
+        for name, text in rows[-1].items():
+            if name.startswith("loss_") and text:
+                losses.append(f"{name.removeprefix('loss_')} {parse_number(name, text):.3f}")
+    except UserError:
+        return ""
+    return f"epoch {epoch + 1} {', '.join(losses)}"
+
+
+def watch(outcomes: "Iterable[JobResult]", seen: "list[JobResult]") -> Iterator[str]:
+    """Yield what the progress shows, and collect the outcomes in `seen`."""
     for outcome in outcomes:
         seen.append(outcome)
         yield outcome.key if outcome.status == "done" else Idle(f"{outcome.key} {outcome.status}")
 
 
-def sum_up(outcomes: "Sequence[Outcome]", out: Path, *, ready: str, known: Collection[str] = ()) -> int:
+def sum_up(outcomes: "Sequence[JobResult]", out: Path, *, ready: str, printed: Collection[str] = ()) -> int:
     """Say what failed, what was moved away and where to look, and return the exit code: 2 if anything failed.
 
     Args:
-        outcomes: What became of everything.
-        out: The folder whose `index.html` shows it.
-        ready: What those are that did not fail, after their number.
-        known: What was said already.
+        outcomes: Of all items.
+        out: The folder whose `index.html` shows them.
+        ready: The end of a sentence that begins with the number of items that did not fail.
+        printed: Messages that were printed already.
     """
-    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
+    failed = []
     for outcome in outcomes:
-        if outcome.status != "failed" and outcome.message:
+        if outcome.status == "failed":
+            failed.append(outcome)
+        elif outcome.message:
             say(outcome.message)
     for outcome in failed:
-        if outcome.message not in known:
+        if outcome.message not in printed:
             say(f"failed: {outcome.message}")
-    page = "" if any(outcome.key == "index.html" for outcome in failed) else f"; look at {out / 'index.html'}"
-    say(f"{len(outcomes) - len(failed)} {ready}{page}")
+    sentence = f"{len(outcomes) - len(failed)} {ready}"
+    if all(outcome.key != "index.html" for outcome in failed):
+        sentence += f"; look at {out / 'index.html'}"
+    say(sentence)
     return 2 if failed else 0

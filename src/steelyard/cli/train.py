@@ -1,173 +1,120 @@
 """`steelyard train`: one network for several domains."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from steelyard.children import blocked_signals
 from steelyard.cli.command import Command, say
-from steelyard.errors import UserError
 
 if TYPE_CHECKING:
-    from steelyard.imaging.segmentation.config import TrainingConfig
-    from steelyard.imaging.segmentation.launch import Assignment
-    from steelyard.imaging.segmentation.training import EpochRecord
+    from steelyard.imaging.train.launch import TrainingJob
+    from steelyard.imaging.train.records import EpochRecord
 
 
 @dataclass(frozen=True)
 class Train(Command):
     """Train one network on a preprocessed dataset: a model, a method, a split.
 
-    A run that was stopped, however it was stopped, goes on where it was if the command is given again. The run
-    directory holds everything: config.json, split.json, environment.json, epochs.csv, steps.csv with λ, hypothetical
-    losses and vote of every step, best and last weights (safetensors), and what `steelyard evaluate` adds.
+    Give the command again to resume a run that was stopped. The run folder holds everything: config.json,
+    split.json, environment.json, epochs.csv, steps.csv with λ, hypothetical losses and vote of every step, best and
+    last weights (safetensors), and the metrics of `steelyard evaluate`.
     """
 
     data: Annotated[Path, tyro.conf.Positional]
-    """The derivatives that `steelyard preprocess` left."""
+    """The output folder of `steelyard preprocess`."""
     run_directory: Annotated[Path, tyro.conf.Positional]
-    """The folder for the run; new, or of a run that was stopped."""
+    """The folder for the run: new, or of a run that was stopped."""
     experiment: str = "standard"
     """The config to start from: paper (for a GPU), standard (two cores), desk or demo (minutes), smoke (seconds)."""
     method: str | None = None
-    """F50-T50, F10-T90, F90-T10, Simple-G, Simple-C, Ours-G-25, Ours-C-100 (any weights, any window), flair-only, …"""
+    """How the domains are weighed: equal, fixed-10-90, greedy-25, conservative-25 (any window), shift-greedy, dwa,
+    flair-only, …; the paper's names (F50-T50, Ours-C-25) are read, too."""
     model: str | None = None
     """unet, lightweight, monai:BasicUNet or package.module:callable."""
     width: int | None = None
     """Features at the network's first level."""
     epochs: int | None = None
-    """At most so many; with a one-cycle schedule, exactly."""
+    """The maximum number of epochs; with a one-cycle schedule, the exact number."""
     seed: int = 0
-    """Settles initial weights, the order of the data and its changes."""
+    """Decides initial weights, the order of the data and its augmentation."""
     folds: int = 5
-    """Into how many parts the subjects are dealt; each takes its turn as the test subjects."""
+    """The number of parts that the subjects are divided into; one of them is the test fold."""
     fold: int = 0
-    """Whose turn it is."""
+    """The test fold, from 0."""
     validate: int | None = None
-    """How many of the other subjects validate; as many as test if not said."""
+    """How many of the other subjects validate; by default as many as test."""
     split_seed: int = 0
-    """Settles who is in which fold."""
+    """Decides who is in which fold."""
     threads: int = 1
-    """Of the CPU; a part of the config, because bits depend on it."""
+    """CPU threads; a part of the config, because results depend on it in the last bits."""
     set: tuple[str, ...] = ()
     """Any other setting as NAME=VALUE, such as learning_rate=0.001 slices.frame.pixel_mm=1.2 options.dropout=0.1."""
     accelerator: str = "cpu"
     """cpu, cuda, mps or auto."""
     devices: int = 1
-    """How many processes share every batch."""
+    """The number of processes that share every batch."""
     tensorboard: bool = False
-    """Write TensorBoard logs into the run directory, too."""
+    """Write TensorBoard logs into the run folder as well."""
     cache: Path | None = None
     """A folder that keeps the slices between runs."""
 
     def run(self) -> int:
         """Read, split, train, say where the result is."""
-        assignment = self.assign()
-        say(_announce(assignment))
-        self._train(assignment)
+        from steelyard.experiments.single_run import train_run
+
+        job = self.job()
+        say(_announce(job))
+        logs = self.run_directory / "tensorboard" if self.tensorboard else None
+        watch = _Watch(job.config.epochs, logs)
+        train_run(job, watch, accelerator=self.accelerator, logs=logs)
         say(f"{self.run_directory} is trained; steelyard evaluate {self.run_directory} {self.data} judges it")
         return 0
 
-    def assign(self) -> "Assignment":
-        """Read the data and say who trains what; nothing is written but the cache."""
-        from steelyard.imaging.segmentation.data import load_labelled, read_prepared
-        from steelyard.imaging.segmentation.launch import Assignment
-        from steelyard.imaging.segmentation.split import split_subjects
-        from steelyard.imaging.writing import check_folder
+    def job(self) -> "TrainingJob":
+        """Return the run that the options describe."""
+        from steelyard.experiments.single_run import SplitChoice, choose_config, prepare_job
 
-        check_folder(self.run_directory)
-        if self.cache is not None:
-            check_folder(self.cache)
-        config = self._config()
-        dataset = read_prepared(self.data)
-        slices = load_labelled(dataset, config.slices, domains=config.domains, cache=self.cache)
-        try:
-            split = split_subjects(
-                slices.subjects, folds=self.folds, fold=self.fold, validate=self.validate, seed=self.split_seed
-            )
-        except UserError as error:
-            raise UserError(f"{self.data}: {error}") from error
-        return Assignment(config=config, split=split, slices=slices, out=self.run_directory)
-
-    def _train(self, assignment: "Assignment") -> None:
-        from steelyard.imaging.segmentation.launch import train, train_in_processes
-        from steelyard.imaging.writing import refuse_links
-
-        fabric = open_fabric(self.accelerator, self.devices)
-        logs = self.run_directory / "tensorboard" if self.tensorboard else None
-        if logs is not None:
-            refuse_links(logs, within=self.run_directory)
-        watch = _Watch(assignment.config.epochs, logs)
-        if self.devices > 1:
-            with blocked_signals():
-                train_in_processes(assignment, fabric, watch)
-        else:
-            watch(train(assignment, fabric))
-
-    def _config(self) -> "TrainingConfig":
-        from steelyard.experiments.profiles import profile_named
-        from steelyard.imaging.segmentation.settings import with_settings
-
-        given = {name: getattr(self, name) for name in ("method", "model", "width", "epochs")}
-        config = replace(
-            profile_named(self.experiment),
-            seed=self.seed,
-            threads=self.threads,
-            devices=self.devices,
-            **{name: value for name, value in given.items() if value is not None},
-        )
-        return with_settings(config, self.set)
+        names = ("method", "model", "width", "epochs", "seed", "threads", "devices")
+        changes = {name: getattr(self, name) for name in names}
+        config = choose_config(self.experiment, self.set, changes)
+        choice = SplitChoice(folds=self.folds, fold=self.fold, validate=self.validate, seed=self.split_seed)
+        return prepare_job(config, self.data, self.run_directory, choice, cache=self.cache)
 
 
 @dataclass(frozen=True)
 class _Watch:
-    """Shows the epochs as they come; a class, so that another process can be given it."""
+    """Shows the epochs as they come; a class, so that it can be sent to another process."""
 
     epochs: int
-    tensorboard: Path | None
+    logs: Path | None
 
     def __call__(self, records: "Iterator[EpochRecord]") -> None:
         from steelyard.cli.progress import track
 
-        if self.tensorboard is not None:
-            from steelyard.imaging.segmentation.tensorboard import logged
+        if self.logs is not None:
+            from steelyard.imaging.train.records import log_to_tensorboard
 
-            records = logged(records, self.tensorboard)
-        track((_told(record) for record in records), total=self.epochs, title="Training")
+            records = log_to_tensorboard(records, self.logs)
+        track((_describe(record) for record in records), total=self.epochs, title="Training")
 
 
-def _told(record: "EpochRecord") -> str:
-    losses = record.validation or record.losses
-    shown = ", ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
+def _describe(record: "EpochRecord") -> str:
+    """Return an epoch in one line; without validation subjects, with the training losses."""
+    kind, losses = "training", record.losses
+    if record.validation:
+        kind, losses = "validation", record.validation
+    listed = ", ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
     weights = ", ".join(f"{weight:.2f}" for weight in record.steps[-1].weights.values())
-    return f"epoch {record.epoch + 1}: {'validation' if record.validation else 'training'} {shown}; weights {weights}"
+    return f"epoch {record.epoch + 1}: {kind} {listed}; weights {weights}"
 
 
-def _announce(assignment: "Assignment") -> str:
-    config, split = assignment.config, assignment.split
-    counts = ", ".join(f"{len(domain)} of {name}" for name, domain in assignment.slices.domains.items())
+def _announce(job: "TrainingJob") -> str:
+    config, split = job.config, job.split
+    counts = ", ".join(f"{len(domain)} of {name}" for name, domain in job.slices.domains.items())
     return (
-        f"{config.method}, {config.model} of width {config.width}: {len(split.train)} subjects to train, "
+        f"{config.method.name}, {config.model} of width {config.width}: {len(split.train)} subjects to train, "
         f"{len(split.validate)} to validate, {len(split.test)} to test; {counts} slices in all"
     )
-
-
-def open_fabric(accelerator: str, devices: int) -> Any:
-    """Return what training runs on.
-
-    Raises:
-        UserError: This machine has no such device, or too few.
-    """
-    import warnings
-
-    from lightning.fabric import Fabric
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return Fabric(accelerator=accelerator, devices=devices, strategy="ddp_spawn" if devices > 1 else "auto")
-    except (ValueError, RuntimeError, ImportError) as error:
-        raise UserError(f"accelerator {accelerator}: {error}") from error

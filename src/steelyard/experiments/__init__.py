@@ -1,1 +1,1 @@
-"""What is run and measured: benchmarks, and the paper's experiment."""
+"""The paper's experiment: configs, designs, units, executors, results."""

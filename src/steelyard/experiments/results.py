@@ -1,73 +1,123 @@
-"""One table of everything that an experiment has found."""
+"""The tables of an experiment: results and curves of all finished runs, and which units failed."""
 
-import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
 from steelyard.errors import UserError
-from steelyard.experiments.units import RUNS
-from steelyard.imaging.records import read_rows
-from steelyard.imaging.segmentation.methods import PAPER
-from steelyard.imaging.segmentation.networks import NAMES
-from steelyard.imaging.segmentation.run import METRICS, RunDirectory
-from steelyard.imaging.writing import as_csv, write_text
+from steelyard.experiments.executor import UnitReport
+from steelyard.experiments.units import Unit, is_done
+from steelyard.files.atomic import write_text
+from steelyard.files.records import as_csv, read_rows
+from steelyard.imaging.runs import experiment_folder
+from steelyard.imaging.runs.curves import CURVES, read_curves, write_curves
+from steelyard.imaging.runs.experiment_folder import FAILURES, KEYS, RESULTS, RUN_PATTERN, UnitKey, read_failures
+from steelyard.imaging.runs.run_folder import EPOCHS, METRICS, RunFolder
 
-RESULTS = "results.csv"
-KEYS = ("model", "availability", "method", "fold", "repeat")
-"""What tells runs apart in every table."""
+Row = dict[str, str]
+
+
+def units_to_do(out: Path, units: Sequence[Unit]) -> list[Unit]:
+    """Return the units that are not done.
+
+    A unit is done if its run folder holds a run that is trained and judged. A unit without a run folder is done if
+    results.csv has rows for all of its test subjects: raw runs need not be kept.
+
+    Raises:
+        UserError: results.csv is damaged.
+    """
+    rows_without_run = _results_without_run(out)
+    to_do = []
+    for unit in units:
+        tested = {row["subject"] for row in rows_without_run.get(unit.key, ())}
+        if tested != set(unit.split.test) and not is_done(unit.path):
+            to_do.append(unit)
+    return to_do
 
 
 def write_results(out: Path) -> int:
-    """Write a row per run, test subject and domain of all finished runs; return how many runs there are.
+    """Write a row per run, test subject and domain of all finished runs, and their curves; return the number of runs.
 
-    The order is that of the design (the paper's networks and methods first), never that of the work.
+    Rows of runs whose folders are gone are kept. The order is that of the design (the paper's networks and methods
+    first), whatever the order of the work.
 
     Raises:
-        UserError: A run's files are damaged.
+        UserError: A table is damaged.
     """
-    found = [_identity(path.parent) for path in out.glob(f"{RUNS}/*/*/fold-*_repeat-*/{METRICS}")]
-    runs = sorted(((run, path) for run, path in found), key=lambda pair: design_order(pair[0]))
-    rows: list[dict[str, str]] = []
-    for run, path in runs:
-        for row in _rows(path / METRICS):
-            rows.append(run | row)
-            if set(rows[-1]) != set(rows[0]):
-                raise UserError(f"{path / METRICS}: has other columns than {runs[0][1] / METRICS}.")
+    results = _results_without_run(out)
+    curves = _curves_without_run(out)
+    for metrics in sorted(out.glob(f"{RUN_PATTERN}/{METRICS}")):
+        run = metrics.parent
+        key = UnitKey.of_run(run, RunFolder(run).config)
+        results[key] = _test_rows(metrics)
+        curves += [key.row | row for _, row in read_rows(run / EPOCHS)]
+    rows: list[Row] = []
+    for key in sorted(results, key=lambda key: key.order):
+        for cells in results[key]:
+            row = key.row | cells
+            rows.append(row)
+            if set(row) != set(rows[0]):
+                raise UserError(f"{out / RESULTS}: the metrics of {key} have other columns than those before.")
     if rows:
         write_text(out / RESULTS, as_csv(rows))
-    return len(runs)
+        write_curves(out, curves)
+    return len(results)
 
 
-def _identity(path: Path) -> tuple[dict[str, str], Path]:
-    config = RunDirectory(path).config
-    fold = re.fullmatch(r"fold-(\d+)_repeat-\d+", path.name)
-    if fold is None:
-        raise UserError(f"{path}: is no run of an experiment.")
-    availability = path.parent.parent.name.rpartition("-")[2]
-    values = (config.model, availability, config.method, fold[1], str(config.seed))
-    return dict(zip(KEYS, values, strict=True)), path
+def _results_without_run(out: Path) -> dict[UnitKey, list[Row]]:
+    """Return the rows of results.csv whose run folders are gone, without the cells of the key.
+
+    Raises:
+        UserError: The table is damaged.
+    """
+    path = out / RESULTS
+    rows: dict[UnitKey, list[Row]] = {}
+    if not path.exists():
+        return rows
+    for location, row in read_rows(path, (*KEYS, "subject", "domain")):
+        key = UnitKey.parse(row, place=location)
+        if not (out / key.folder).exists():
+            metrics = {name: cell for name, cell in row.items() if name not in KEYS}
+            rows.setdefault(key, []).append(metrics)
+    return rows
 
 
-def design_order(run: Mapping[str, str]) -> tuple[object, ...]:
-    """Return what the rows of tables are sorted by: the paper's networks and methods first."""
-    number = run["availability"].rstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
-    scarcity = -int(number) if number.isascii() and number.isdecimal() else float("-inf")
-    return (
-        _rank(run["model"], tuple(NAMES)),
-        scarcity,
-        _rank(run["method"], PAPER),
-        int(run["fold"]),
-        int(run["repeat"]),
-    )
+def _curves_without_run(out: Path) -> list[Row]:
+    """Return the rows of the curves whose run folders are gone."""
+    rows = []
+    for row in read_curves(out):
+        key = UnitKey.parse(row, place=str(out / CURVES))
+        if not (out / key.folder).exists():
+            rows.append(row | key.row)
+    return rows
 
 
-def _rank(name: str, known: tuple[str, ...]) -> tuple[int, str]:
-    return (known.index(name) if name in known else len(known), name)
+def _test_rows(path: Path) -> list[Row]:
+    """Return the rows of a run's metrics that are about test subjects.
 
-
-def _rows(path: Path) -> list[dict[str, str]]:
+    Raises:
+        UserError: The table is damaged.
+    """
+    rows = []
     try:
-        rows = [row for _, row in read_rows(path, ("subject", "domain", "part"))]
+        for _, row in read_rows(path, ("subject", "domain", "part")):
+            if row.pop("part") == "test":
+                rows.append(row)
     except UserError as error:
         raise UserError(f"{path}: is damaged; remove it to have the run judged again.") from error
-    return [{key: row[key] for key in row if key != "part"} for row in rows if row["part"] == "test"]
+    return rows
+
+
+def write_failures(out: Path, failed: Sequence[UnitReport]) -> None:
+    """Write failures.csv, in the order of results.csv; no file if no unit failed.
+
+    A failure stays in the table until its unit is done or fails again, whichever units later calls run.
+
+    Args:
+        out: The experiment folder.
+        failed: The units that failed now.
+    """
+    messages = read_failures(out / FAILURES)
+    for report in failed:
+        messages[report.unit.key] = report.message
+    lasting = {key: message for key, message in messages.items() if not is_done(out / key.folder)}
+    experiment_folder.write_failures(out / FAILURES, lasting)

@@ -1,6 +1,6 @@
-"""The runs of a grid, each an independent piece of work that may be done anywhere, any number of times."""
+"""The units of a grid: each is one run that any process may do, any number of times."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -10,19 +10,19 @@ import torch
 from lightning.fabric import Fabric
 
 from steelyard.errors import UserError
-from steelyard.experiments.designs import GridConfig
-from steelyard.imaging.bids import Dataset
-from steelyard.imaging.segmentation.config import TrainingConfig
-from steelyard.imaging.segmentation.data import LabelledSlices, load_labelled, read_prepared
-from steelyard.imaging.segmentation.domains import contrast_of
-from steelyard.imaging.segmentation.judging import judge_test_subjects
-from steelyard.imaging.segmentation.launch import Assignment, rehearse, train
-from steelyard.imaging.segmentation.run import METRICS, RunDirectory
-from steelyard.imaging.segmentation.split import Split, split_subjects, withhold
-from steelyard.imaging.slices import SliceChoice
-from steelyard.imaging.writing import refuse_links, write_bytes
-
-RUNS, CACHE = "runs", "slices"
+from steelyard.experiments.grids import GridConfig
+from steelyard.files.atomic import write_bytes
+from steelyard.files.destinations import refuse_links
+from steelyard.imaging.datasets.domains import contrast_of
+from steelyard.imaging.datasets.subjects import Dataset
+from steelyard.imaging.evaluate.evaluation import evaluate_test_subjects
+from steelyard.imaging.runs.config import TrainingConfig
+from steelyard.imaging.runs.experiment_folder import SLICES, UnitKey
+from steelyard.imaging.runs.run_folder import METRICS, RunFolder
+from steelyard.imaging.runs.slice_settings import SliceChoice
+from steelyard.imaging.runs.split import Split, split_subjects, withhold
+from steelyard.imaging.train.data import LabelledSlices, load_labelled, read_prepared
+from steelyard.imaging.train.launch import TrainingJob, check_job, train
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +33,9 @@ class Unit:
         config: What is trained.
         split: On whom.
         availability: Its name, such as `8F` or `all`.
-        fold: Whose turn it is to test.
+        fold: The test fold.
         data: The preprocessed dataset.
-        out: The folder of the experiment.
+        out: The experiment folder.
         accelerator: What it is trained on.
     """
 
@@ -48,43 +48,31 @@ class Unit:
     accelerator: str = "cpu"
 
     @property
-    def identity(self) -> dict[str, object]:
-        """What the tables call the run."""
-        return {
-            "model": self.config.model,
-            "availability": self.availability,
-            "method": self.config.method,
-            "fold": self.fold,
-            "repeat": self.config.seed,
-        }
-
-    @property
-    def path(self) -> Path:
-        """The run directory."""
-        return run_path(self.out, self.identity)
-
-    @property
-    def name(self) -> str:
-        """The run in a few words."""
-        return (
-            f"{self.config.model} {self.availability} {self.config.method} fold {self.fold} repeat {self.config.seed}"
+    def key(self) -> UnitKey:
+        """What identifies the unit within the experiment."""
+        return UnitKey(
+            model=self.config.model,
+            availability=self.availability,
+            method=self.config.method,
+            fold=self.fold,
+            repeat=self.config.seed,
         )
 
     @property
-    def done(self) -> bool:
-        """Whether it is trained and judged."""
-        return is_done(self.path)
+    def path(self) -> Path:
+        """The run folder."""
+        return self.out / self.key.folder
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """How long a run took in the process that finished it.
+    """How long a unit took in the process that finished it.
 
     Args:
         epochs: Those that this process trained; an earlier one may have trained others.
         steps: Of these epochs.
         training: Seconds for the steps alone.
-        validation: Seconds for the rest of the training: setting out, validation, checkpoints.
+        validation: Seconds for the rest of the training: preparation, validation, checkpoints.
         evaluation: Seconds for judging.
     """
 
@@ -96,44 +84,45 @@ class Timing:
 
 
 def read_slices(grid: GridConfig, data: Path, out: Path | None = None) -> LabelledSlices:
-    """Return the slices that a grid learns from; a folder that is there keeps them for the workers."""
-    cache = out / CACHE if out is not None and out.is_dir() else None
+    """Return the slices that a grid learns from, and keep them for the workers if the experiment has a folder."""
+    cache = None
+    if out is not None and out.is_dir():
+        cache = out / SLICES
     return load_labelled(read_prepared(data), grid.training.slices, domains=grid.training.domains, cache=cache)
 
 
-def keep_slices(scratch: Path, out: Path) -> None:
+def move_slices(scratch: Path, out: Path) -> None:
     """Move slices that were read before the experiment had a folder into it."""
-    for path in sorted((scratch / CACHE).glob("*")):
-        write_bytes(out / CACHE / path.name, path.read_bytes(), within=out)
+    for path in sorted((scratch / SLICES).glob("*")):
+        write_bytes(out / SLICES / path.name, path.read_bytes(), within=out)
         path.unlink()
 
 
 def plan(grid: GridConfig, slices: LabelledSlices, *, data: Path, out: Path, accelerator: str = "cpu") -> list[Unit]:
-    """Return every run of a grid.
+    """Return every unit of a grid.
 
     Raises:
-        UserError: The data do not allow the design, or a run directory holds another run.
+        UserError: The data do not allow the design, or a run folder holds another run.
     """
     splits: dict[tuple[int, int | None], Split] = {}
     units = []
     for cell in grid.cells():
-        place = (cell.fold, cell.availability)
-        if place not in splits:
-            splits[place] = split_for(grid, slices, fold=cell.fold, available=cell.availability)
-        units.append(
-            Unit(
-                config=replace(grid.training, model=cell.model, method=cell.method, seed=cell.repeat),
-                split=splits[place],
-                availability=grid.name_of(cell.availability),
-                fold=cell.fold,
-                data=data,
-                out=out,
-                accelerator=accelerator,
-            )
+        key = (cell.fold, cell.availability)
+        if key not in splits:
+            splits[key] = split_for(grid, slices, fold=cell.fold, available=cell.availability)
+        unit = Unit(
+            config=replace(grid.training, model=cell.model, method=cell.method, seed=cell.repeat),
+            split=splits[key],
+            availability=grid.name_of(cell.availability),
+            fold=cell.fold,
+            data=data,
+            out=out,
+            accelerator=accelerator,
         )
+        units.append(unit)
     for unit in units:
         refuse_links(unit.path, within=unit.out)
-        RunDirectory(unit.path).check(unit.config, unit.split, slices.digests)
+        RunFolder(unit.path).check_same(unit.config, unit.split, slices.digests)
     return units
 
 
@@ -141,15 +130,17 @@ def check_networks(units: Sequence[Unit], slices: LabelledSlices) -> None:
     """Make sure that every network of a grid can be built and takes the slices; write nothing.
 
     Raises:
-        UserError: One cannot.
+        UserError: A network cannot be built, or cannot take the slices.
     """
-    first = {unit.config.model: unit for unit in reversed(units)}
-    for unit in first.values():
-        rehearse(Assignment(config=unit.config, split=unit.split, slices=slices, out=unit.path))
+    checked = set()
+    for unit in units:
+        if unit.config.model not in checked:
+            check_job(TrainingJob(config=unit.config, split=unit.split, slices=slices, out=unit.path))
+            checked.add(unit.config.model)
 
 
 def do_unit(unit: Unit) -> Timing:
-    """Do a run, or what is left of it; a run that is done is left alone.
+    """Do a unit, or what is left of it; a unit that is done is left alone.
 
     Raises:
         UserError: The run cannot be trained or judged.
@@ -157,18 +148,21 @@ def do_unit(unit: Unit) -> Timing:
     refuse_links(unit.path, within=unit.out)
     torch.set_num_threads(unit.config.threads)
     config = unit.config
-    slices = _slices(unit.data, config.slices, config.domains, unit.out / CACHE)
+    slices = _slices(unit.data, config.slices, config.domains, unit.out / SLICES)
     fabric = Fabric(accelerator=unit.accelerator, devices=1)
     started = monotonic()
-    assignment = Assignment(config=config, split=unit.split, slices=slices, out=unit.path)
-    epochs = [(len(epoch.steps), epoch.seconds) for epoch in train(assignment, fabric)]
+    job = TrainingJob(config=config, split=unit.split, slices=slices, out=unit.path)
+    epochs, steps, training = 0, 0, 0.0
+    for epoch in train(job, fabric):
+        epochs += 1
+        steps += len(epoch.steps)
+        training += epoch.seconds
     trained = monotonic()
     if not (unit.path / METRICS).exists():
-        judge_test_subjects(RunDirectory(unit.path), _dataset(unit.data), model=config.model)
-    training = sum(seconds for _, seconds in epochs)
+        evaluate_test_subjects(RunFolder(unit.path), _dataset(unit.data), model=config.model)
     return Timing(
-        epochs=len(epochs),
-        steps=sum(steps for steps, _ in epochs),
+        epochs=epochs,
+        steps=steps,
         training=training,
         validation=trained - started - training,
         evaluation=monotonic() - trained,
@@ -184,23 +178,19 @@ def split_for(grid: GridConfig, slices: LabelledSlices, *, fold: int, available:
     split = split_subjects(slices.subjects, folds=grid.folds, fold=fold, validate=grid.validate, seed=grid.split_seed)
     if available is None:
         return split
-    scarce = [domain for name, domain in slices.domains.items() if contrast_of(name) == grid.scarce]
-    owners = {owner for domain in scarce for owner in domain.owners}
+    owners: set[str] = set()
+    for name, domain in slices.domains.items():
+        if contrast_of(name) == grid.scarce:
+            owners.update(domain.owners)
     try:
         return withhold(split, grid.scarce, keep=available, owners=sorted(owners), seed=grid.split_seed)
     except UserError as error:
         raise UserError(f"availability {grid.name_of(available)}, fold {fold}: {error}") from error
 
 
-def run_path(out: Path, run: Mapping[str, object]) -> Path:
-    """Return the run directory of what the tables call by model, availability, method, fold and repeat."""
-    block = f"{_as_name(str(run['model']))}-{run['availability']}"
-    return out / RUNS / block / _as_name(str(run["method"])) / f"fold-{run['fold']}_repeat-{run['repeat']}"
-
-
 def is_done(path: Path) -> bool:
-    """Whether the run in a directory is trained and judged."""
-    return RunDirectory(path).finished and (path / METRICS).exists()
+    """Whether a run folder holds a run that is trained and judged."""
+    return RunFolder(path).finished and (path / METRICS).exists()
 
 
 @lru_cache(maxsize=1)
@@ -210,14 +200,5 @@ def _dataset(data: Path) -> Dataset:
 
 @lru_cache(maxsize=1)
 def _slices(data: Path, choice: SliceChoice, domains: tuple[str, ...], cache: Path) -> LabelledSlices:
-    """Read the slices once a process, whatever the number of runs."""
+    """Read the slices once per process, whatever the number of units."""
     return load_labelled(_dataset(data), choice, domains=domains, cache=cache)
-
-
-def _as_name(text: str) -> str:
-    """Return a text as a name that every file system takes.
-
-    >>> _as_name("monai:BasicUNet")
-    'monai_BasicUNet'
-    """
-    return "".join(letter if letter.isalnum() or letter in "-.@" else "_" for letter in text)

@@ -12,7 +12,7 @@ from torch import Tensor, distributed, nn
 from torch.optim import Optimizer
 
 from steelyard.batches import Tree, count_samples
-from steelyard.measurement import Measurement, Outcome, Statistic, Verdict
+from steelyard.measurement import Measurement, Outcome, Statistic, Update
 from steelyard.probing import Finding, Probe
 from steelyard.training.counters import MissedVotes, restored_on_error
 from steelyard.training.distributed import average_over_ranks, is_shared, run_once
@@ -43,8 +43,9 @@ class StepReport:
     @property
     def reason(self) -> str | None:
         """Why the weights were not updated, in words."""
-        reason: str = self.outcome.value
-        return None if self.outcome is Outcome.UPDATED else reason
+        if self.outcome is Outcome.UPDATED:
+            return None
+        return str(self.outcome.value)
 
 
 @final
@@ -191,24 +192,24 @@ class Balancer(nn.Module):
 
     def _vote(
         self, model: nn.Module, batch: dict[str, Tree], optimizer: Optimizer | None
-    ) -> tuple[Finding, Verdict | None]:
-        """Measure, and let the weights follow; no verdict yet where they follow the outer losses themselves."""
+    ) -> tuple[Finding, Update | None]:
+        """Measure, and let the weights follow; no update yet where they follow the outer losses themselves."""
         nothing = Finding(Measurement.nothing(len(self.domains)))
         if not self.training or not torch.is_grad_enabled():
-            return nothing, Verdict(Outcome.NO_TRAINING)
+            return nothing, Update(Outcome.NO_TRAINING)
         if self.probe is None and self.weighting.statistic is Statistic.LOSSES:
             return nothing, None
         if self.probe is None:
-            return nothing, self._counted(Verdict(Outcome.NO_PROBE))
+            return nothing, self._counted(Update(Outcome.NO_PROBE))
         if optimizer is None:
             raise ValueError("the optimizer is needed for the vote: balancer(model, batch, optimizer).")
         _check_kind("optimizer", optimizer, Optimizer)
         finding = self.probe.find(model, batch, losses=self.domain_losses, optimizer=optimizer)
         if finding is None:
-            return nothing, self._counted(Verdict(Outcome.NOT_DUE))
+            return nothing, self._counted(Update(Outcome.NOT_DUE))
         return self._follow(finding, model, batch)
 
-    def _follow(self, finding: Finding, model: nn.Module, batch: Mapping[str, Tree]) -> tuple[Finding, Verdict]:
+    def _follow(self, finding: Finding, model: nn.Module, batch: Mapping[str, Tree]) -> tuple[Finding, Update]:
         """Let the weights follow what was found, on all ranks alike."""
         if not is_shared(self._group):
             return finding, self._counted(self.weighting.observe(finding.measurement))
@@ -224,14 +225,14 @@ class Balancer(nn.Module):
         self._agreed = True
         finding = replace(finding, measurement=agreement.measurement)
         if agreement.ranks_apart:
-            return finding, self._counted(Verdict(Outcome.RANKS_APART))
+            return finding, self._counted(Update(Outcome.RANKS_APART))
         return finding, self._counted(self.weighting.observe(finding.measurement))
 
-    def _counted(self, verdict: Verdict) -> Verdict:
+    def _counted(self, update: Update) -> Update:
         """Count an outcome."""
-        self._outcomes[list(Outcome).index(verdict.outcome)] += 1
-        self._missed_votes.note(verdict.outcome, self.tally)
-        return verdict
+        self._outcomes[list(Outcome).index(update.outcome)] += 1
+        self._missed_votes.note(update.outcome, self.tally)
+        return update
 
 
 def _refuse_other_checkpoints(module: Balancer, state: dict[str, Any], prefix: str, *_: Any) -> None:

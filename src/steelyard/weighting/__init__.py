@@ -1,4 +1,8 @@
-"""One number per domain in, weights out, mostly on the simplex. A weighting knows no model."""
+"""Weightings: a measurement of the domains in, one weight per domain out.
+
+One method, one file. A weighting does not know the model or the probe that measured. Most give weights on the simplex:
+none is negative and they sum to 1.
+"""
 
 from steelyard.weighting.dirichlet_vote import DirichletVote
 from steelyard.weighting.dynamic_weight_average import DynamicWeightAverage

@@ -6,20 +6,21 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from steelyard.measurement import Measurement, Outcome, Statistic, Verdict
+from steelyard.measurement import Measurement, Outcome, Statistic, Update
 from steelyard.weighting.weighting import Weighting
 
 
 @final
 class DynamicWeightAverage(Weighting):
-    """Weights after how fast each domain's loss has been falling: λ = softmax(r / T), r_d = L̄_d(t−1) / L̄_d(t−2).
+    """Weights that follow how fast each domain's loss falls: λ = softmax(r / T), r_d = L̄_d(t−1) / L̄_d(t−2).
 
-    L̄_d(t) is the domain's mean loss over the t-th period. The paper's weights sum to K; these are divided by K. Equal
-    until two periods are complete. Losses should keep one sign. Needs no probe and has no trainable parameters.
+    L̄_d(t) is the domain's mean loss over the t-th period, so r_d is near 1 where the loss hardly falls: that domain
+    gains weight. The paper's weights sum to the number of domains; these sum to 1. They are equal until two periods are
+    complete. Losses should keep one sign. Needs no probe and has no trainable parameters.
 
     Args:
-        period: steps in a period; the paper's is an epoch.
-        temperature: T; a larger one makes the weights more alike.
+        period: the number of steps in a period; the paper's is an epoch.
+        temperature: T; the larger, the more equal the weights.
 
     Reference: Liu, Johns and Davison, End-to-End Multi-Task Learning with Attention, CVPR 2019.
 
@@ -27,17 +28,22 @@ class DynamicWeightAverage(Weighting):
     >>> weighting = DynamicWeightAverage(period=1, temperature=1.0)
     >>> weighting.start(domains=2)
     >>> for losses in ([4.0, 1.0], [2.0, 1.0]):
-    ...     verdict = weighting.observe(Measurement.of(torch.tensor(losses)))
+    ...     update = weighting.observe(Measurement.of(torch.tensor(losses)))
     >>> [round(weight, 3) for weight in weighting.weights()]
     [0.378, 0.622]
     """
 
     statistic: ClassVar[Statistic] = Statistic.LOSSES
     sums: Tensor
+    """Of this period: each domain's losses, divided by the period so that sums of large losses stay finite."""
     counts: Tensor
+    """Of this period: the number of steps that each domain took part in."""
     previous: Tensor
+    """Each domain's mean loss over the period before; NaN before the first."""
     current: Tensor
+    """λ."""
     steps: Tensor
+    """The number of steps since the start."""
 
     def __init__(self, *, period: int = 100, temperature: float = 2.0) -> None:
         super().__init__()
@@ -59,23 +65,23 @@ class DynamicWeightAverage(Weighting):
         self.register_buffer("current", torch.full((domains,), 1 / domains, dtype=torch.float64))
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
-    def _update(self, measurement: Measurement) -> Verdict:
+    def _update(self, measurement: Measurement) -> Update:
         present = measurement.present.to(self.sums.device)
         self.sums[present] += measurement.values.to(self.sums.device)[present] / self.period
         self.counts += present
         self.steps += 1
-        if int(self.steps) % self.period:
-            return Verdict(Outcome.HELD)
-        # A domain that was absent for a whole period has the mean of the last one it was in.
+        if int(self.steps) % self.period != 0:
+            return Update(Outcome.HELD)
+        # A domain that was absent for a whole period keeps the mean of the last period it was in.
         means = torch.where(self.counts > 0, self.sums / self.counts * self.period, self.previous)
         rates = means / self.previous
         self.previous.copy_(means)
         self.sums.zero_()
         self.counts.zero_()
         if not rates.isfinite().all():
-            return Verdict(Outcome.NOT_FINITE)
+            return Update(Outcome.NOT_FINITE)
         self.current.copy_((rates / self.temperature).softmax(0))
-        return Verdict(Outcome.UPDATED)
+        return Update(Outcome.UPDATED)
 
     def extra_repr(self) -> str:
         """The settings, for `print(balancer)`."""

@@ -6,25 +6,25 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from steelyard.measurement import Measurement, Outcome, Statistic, Verdict
+from steelyard.measurement import Measurement, Outcome, Statistic, Update
 from steelyard.weighting.adam import Adam
 from steelyard.weighting.weighting import Weighting
 
-_LEAST = 1e-8
+_SMALLEST_HEIGHT = 1e-8  # so that a loss at its lower bound has a logarithm
 
 
 @final
 class FAMO(Weighting):
     """Fast adaptive multitask optimisation: λ_d ∝ z_d / (L_d − b), z = softmax(ξ).
 
-    ξ follows, by an Adam of the weighting's own, how much each domain's log(L_d − b) fell from one step to the next:
-    who falls less gains. The paper measures the fall on the same batch, with one more forward pass after the step;
-    here the next batch's losses stand for those, which costs nothing and is noisier. Needs no probe; no optimizer has
-    to be given anything. A domain absent from a batch has the loss it had last.
+    L_d − b is the height of a domain's loss above its lower bound. A domain whose log height falls less than the
+    others' gains weight: ξ follows these falls from step to step, by an Adam that belongs to the weighting. The paper
+    measures the fall on the same batch, with one more forward pass after the step. Here the next batch's losses are
+    used instead, which costs nothing and is noisier. Needs no probe. A domain absent from a batch keeps its last loss.
 
     Args:
         rate: the learning rate of ξ.
-        decay: how strongly ξ is drawn back to 0, equal z.
+        decay: how strongly ξ is drawn back to 0, where all z are equal.
         lower_bound: b, a number that no loss falls below.
 
     Reference: Liu et al., FAMO: Fast Adaptive Multitask Optimization, NeurIPS 2023.
@@ -39,8 +39,11 @@ class FAMO(Weighting):
 
     statistic: ClassVar[Statistic] = Statistic.LOSSES
     logits: Tensor
+    """ξ."""
     last: Tensor
+    """L − b at each domain's last step; NaN for a domain that was never present."""
     current: Tensor
+    """λ."""
 
     def __init__(self, *, rate: float = 0.025, decay: float = 0.001, lower_bound: float = 0.0) -> None:
         super().__init__()
@@ -61,19 +64,20 @@ class FAMO(Weighting):
         self.register_buffer("current", torch.full((domains,), 1 / domains, dtype=torch.float64))
         self.adam = Adam(domains, rate=self.rate)
 
-    def _update(self, measurement: Measurement) -> Verdict:
-        heights = (measurement.values.to(self.last.device) - self.lower_bound).clamp(min=_LEAST)
+    def _update(self, measurement: Measurement) -> Update:
+        heights = (measurement.values.to(self.last.device) - self.lower_bound).clamp(min=_SMALLEST_HEIGHT)
         heights = torch.where(measurement.present.to(self.last.device), heights, self.last)
-        fall = torch.nan_to_num(self.last.log() - heights.log())  # none where there was no loss before
-        shares = self.logits.softmax(0)
-        slope = shares * (fall - (shares * fall).sum())  # the fall, through the softmax's derivative
+        falls = torch.nan_to_num(self.last.log() - heights.log())  # 0 for a domain without a loss before
+        shares = self.logits.softmax(0)  # z
+        gradient = shares * (falls - (shares * falls).sum())  # of Σ_d z_d fall_d with respect to ξ
         if self.last.isfinite().any():
-            self.adam.step(self.logits, slope + self.decay * self.logits)
+            self.adam.step(self.logits, gradient + self.decay * self.logits)
         self.last.copy_(heights)
-        # A domain never seen yet has no height: it stands aside.
+        # A domain that was never present has no height; its weight is 0.
         ratios = torch.nan_to_num(self.logits.softmax(0) / heights)
+        # ratios / ratios.sum(), by logarithms, because the sum may overflow
         self.current.copy_((ratios.log() - ratios.log().logsumexp(0)).exp())
-        return Verdict(Outcome.UPDATED)
+        return Update(Outcome.UPDATED)
 
     def extra_repr(self) -> str:
         """The settings, for `print(balancer)`."""

@@ -1,19 +1,19 @@
-"""Weights that stay."""
+"""Weights that never change."""
 
 import math
 from collections.abc import Sequence
 from typing import ClassVar, final
 
-from steelyard.measurement import Measurement, Outcome, Statistic, Verdict
+from steelyard.measurement import Measurement, Outcome, Statistic, Update
 from steelyard.weighting.weighting import Weighting
 
 
 @final
 class Fixed(Weighting):
-    """The same weights throughout training; equal ones unless told.
+    """The same weights throughout training.
 
     Args:
-        weights: one per domain, none negative, sum 1; `None` weighs all domains alike.
+        weights: one per domain, none negative, sum 1; by default all are equal.
 
     >>> fixed = Fixed([0.1, 0.9])
     >>> fixed.start(domains=2)
@@ -25,26 +25,30 @@ class Fixed(Weighting):
 
     def __init__(self, weights: Sequence[float] | None = None) -> None:
         super().__init__()
-        given = None if weights is None else tuple(float(weight) for weight in weights)
-        if given is not None and (not all(0 <= weight <= 1 for weight in given) or not _sums_to_one(given)):
-            raise ValueError(f"weights must not be negative and must sum to 1; got {given}.")
-        self._given = given
+        self._constant: tuple[float, ...] | None = None  # equal weights, whose number `start` tells
+        if weights is not None:
+            self._constant = tuple(map(float, weights))
+            _check_on_simplex(self._constant)
 
     def weights(self) -> tuple[float, ...]:
         """The weights, which never change."""
-        return self._given or (1 / self.domains,) * self.domains
+        if self._constant is None:
+            return (1 / self.domains,) * self.domains
+        return self._constant
 
     def _start(self, domains: int) -> None:
-        if self._given is not None and len(self._given) != domains:
-            raise ValueError(f"weights must hold one number per domain ({domains}); got {len(self._given)}.")
+        if self._constant is not None and len(self._constant) != domains:
+            raise ValueError(f"weights must hold one number per domain ({domains}); got {len(self._constant)}.")
 
-    def _update(self, measurement: Measurement) -> Verdict:  # noqa: ARG002
-        return Verdict(Outcome.HELD)
+    def _update(self, measurement: Measurement) -> Update:  # noqa: ARG002
+        return Update(Outcome.HELD)
 
     def extra_repr(self) -> str:
         """The weights, for `print(balancer)`."""
-        return f"weights={self._given or 'equal'}"
+        return f"weights={self._constant or 'equal'}"
 
 
-def _sums_to_one(weights: Sequence[float]) -> bool:
-    return math.isclose(sum(weights), 1, abs_tol=1e-6)
+def _check_on_simplex(weights: tuple[float, ...]) -> None:
+    within_range = all(0 <= weight <= 1 for weight in weights)
+    if not within_range or not math.isclose(sum(weights), 1, abs_tol=1e-6):
+        raise ValueError(f"weights must not be negative and must sum to 1; got {weights}.")

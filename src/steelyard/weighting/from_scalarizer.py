@@ -1,4 +1,4 @@
-"""Anybody's function from losses to one loss as weights."""
+"""Weights by any function that turns the domains' losses into one loss."""
 
 import math
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor, nn
 
-from steelyard.measurement import Measurement, Outcome, Statistic, Verdict
+from steelyard.measurement import Measurement, Outcome, Statistic, Update
 from steelyard.weighting.weighting import Weighting
 
 
@@ -15,16 +15,17 @@ from steelyard.weighting.weighting import Weighting
 class FromScalarizer(Weighting):
     """Weights λ_d = ∂s/∂L_d of a function s of the losses being weighed.
 
-    The scalarizers of torchjd are such functions (`UW`, `FAMO`, `GeometricMean`, …). The gradient of Σ_d λ_d L_d is
-    that of s. Parameters that s itself depends on are stepped by −`rate` times their gradient; no optimizer has to be
-    given anything. If the scalarizer has a method `update(losses)`, as torchjd's FAMO does, it is called with the next
-    batch's losses. Methods that want to be told of an epoch's end are yours to call. The weights are on the simplex or
-    not, as s makes them. State is in a checkpoint as far as the scalarizer's own `state_dict()` carries it. A domain
-    absent from a batch has the loss it had last; until all have been seen, weights are equal. Needs no probe.
+    With these weights the gradient of Σ_d λ_d L_d is the gradient of s. The scalarizers of torchjd are such functions
+    (`UW`, `FAMO`, `GeometricMean`, …). The weights are on the simplex or not, as s makes them. Needs no probe.
+
+    If the scalarizer is a module, this class trains its parameters by steps of −`rate` times their gradient, and the
+    checkpoint contains its `state_dict()`. If it has a method `update(losses)`, as torchjd's FAMO does, that is called
+    with the next batch's losses. A method to be called at the end of an epoch is left to you. A domain absent from a
+    batch keeps its last loss. Until every domain has been present, weights are equal.
 
     Args:
-        scalarizer: of a vector of K losses (float32), to a scalar; a module or any callable.
-        rate: the learning rate of its own parameters.
+        scalarizer: takes a vector of K losses (float32) and returns a scalar; a module or any callable.
+        rate: the learning rate of the scalarizer's own parameters.
 
     >>> from steelyard import Measurement
     >>> weighting = FromScalarizer(lambda losses: losses.log().sum())
@@ -37,7 +38,9 @@ class FromScalarizer(Weighting):
     statistic: ClassVar[Statistic] = Statistic.LOSSES
     on_simplex: ClassVar[bool] = False
     current: Tensor
+    """λ."""
     last: Tensor
+    """Each domain's last loss; NaN for a domain that was never present."""
 
     def __init__(self, scalarizer: Callable[[Tensor], Tensor], *, rate: float = 0.001) -> None:
         super().__init__()
@@ -52,31 +55,37 @@ class FromScalarizer(Weighting):
         self.register_buffer("current", torch.full((domains,), 1 / domains, dtype=torch.float64))
         self.register_buffer("last", torch.full((domains,), math.nan, dtype=torch.float64))
 
-    def _update(self, measurement: Measurement) -> Verdict:
-        known = bool(self.last.isfinite().all())
+    def _update(self, measurement: Measurement) -> Update:
+        had_all_losses = bool(self.last.isfinite().all())
         losses = torch.where(measurement.present.to(self.last.device), measurement.values.to(self.last), self.last)
         self.last.copy_(losses)
         if not losses.isfinite().all():
-            return Verdict(Outcome.TOO_FEW)
-        values = losses.float()
-        if known and hasattr(self.scalarizer, "update"):
-            self.scalarizer.update(values)
-        module = self.scalarizer if isinstance(self.scalarizer, nn.Module) else nn.Module()
-        own = [p for p in module.parameters() if p.requires_grad]
+            return Update(Outcome.TOO_FEW)
+        losses = losses.float()
+        if had_all_losses and hasattr(self.scalarizer, "update"):
+            self.scalarizer.update(losses)
+        parameters = self._trainable_parameters()
         with torch.enable_grad():
-            values.requires_grad_()
-            slopes, *steps = torch.autograd.grad(self.scalarizer(values), [values, *own], allow_unused=True)
-        if not slopes.isfinite().all():
-            return Verdict(Outcome.NOT_FINITE)
+            losses.requires_grad_()
+            scalar = self.scalarizer(losses)
+            weights, *gradients = torch.autograd.grad(scalar, [losses, *parameters], allow_unused=True)
+        if not weights.isfinite().all():
+            return Update(Outcome.NOT_FINITE)
         with torch.no_grad():
-            for parameter, step in zip(own, steps, strict=True):
-                if step is not None:
-                    parameter.sub_(self.rate * step)
-        self.current.copy_(slopes)
-        return Verdict(Outcome.UPDATED)
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                if gradient is not None:  # the scalar does not depend on this parameter
+                    parameter.sub_(self.rate * gradient)
+        self.current.copy_(weights)
+        return Update(Outcome.UPDATED)
+
+    def _trainable_parameters(self) -> list[nn.Parameter]:
+        if not isinstance(self.scalarizer, nn.Module):
+            return []
+        return [parameter for parameter in self.scalarizer.parameters() if parameter.requires_grad]
 
     def extra_repr(self) -> str:
         """The settings, for `print(balancer)`."""
-        module = isinstance(self.scalarizer, nn.Module)
-        name = "" if module else f"{getattr(self.scalarizer, '__name__', 'function')}, "
-        return f"{name}rate={self.rate}"
+        if isinstance(self.scalarizer, nn.Module):  # which is printed as a child
+            return f"rate={self.rate}"
+        name = getattr(self.scalarizer, "__name__", "function")
+        return f"{name}, rate={self.rate}"

@@ -6,7 +6,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from steelyard.measurement import Measurement, Outcome, Statistic, Verdict
+from steelyard.measurement import Measurement, Outcome, Statistic, Update
 from steelyard.weighting.weighting import Weighting
 
 
@@ -14,8 +14,8 @@ from steelyard.weighting.weighting import Weighting
 class GroupDRO(Weighting):
     """Distributionally robust weights: domains with higher losses gain weight exponentially.
 
-    λ_d ← λ_d exp(γ L_d) / Z, from equal weights, at each step with the losses being weighed; a domain absent from a
-    batch keeps its share. Needs no probe and has no trainable parameters.
+    λ_d ← λ_d exp(γ L_d) / Z at each step, from equal weights. L_d is the loss being weighed; Z makes the weights sum
+    to 1. A domain absent from a batch keeps its weight. Needs no probe and has no trainable parameters.
 
     Args:
         rate: γ, the size of a step.
@@ -47,15 +47,16 @@ class GroupDRO(Weighting):
     def _start(self, domains: int) -> None:
         self.register_buffer("logarithms", torch.zeros(domains, dtype=torch.float64))
 
-    def _update(self, measurement: Measurement) -> Verdict:
+    def _update(self, measurement: Measurement) -> Update:
         present = measurement.present.to(self.logarithms.device)
         losses = measurement.values.to(self.logarithms.device)
-        inside = self.logarithms[present]
-        # Absent domains keep their share: what the present ones have together is divided anew among them.
-        risen = (inside + self.rate * losses[present]).log_softmax(0).clamp(min=-700)
-        self.logarithms[present] = risen + inside.logsumexp(0)
-        self.logarithms.sub_(self.logarithms.logsumexp(0))
-        return Verdict(Outcome.UPDATED)
+        before = self.logarithms[present]
+        # Shares among the present domains; not below exp(−700), so that no weight becomes 0 and stays there.
+        log_shares = (before + self.rate * losses[present]).log_softmax(0).clamp(min=-700)
+        # Absent domains keep their weights: the present ones divide among them what they had together.
+        self.logarithms[present] = log_shares + before.logsumexp(0)
+        self.logarithms.sub_(self.logarithms.logsumexp(0))  # removes rounding errors, which would add up
+        return Update(Outcome.UPDATED)
 
     def extra_repr(self) -> str:
         """The settings, for `print(balancer)`."""

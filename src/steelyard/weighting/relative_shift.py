@@ -6,7 +6,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from steelyard.measurement import Measurement, Outcome, Statistic, Verdict
+from steelyard.measurement import Measurement, Outcome, Statistic, Update
 from steelyard.weighting.weighting import Weighting
 
 
@@ -14,11 +14,12 @@ from steelyard.weighting.weighting import Weighting
 class RelativeShift(Weighting):
     """Shift the first domain's weight by the relative difference of the two hypothetical losses.
 
-    λ ← clip(λ + γ (H_0 − H_1) / |H_0|, 0, 1), from λ = 0.5; the weights are (λ, 1 − λ). Two domains only, and not
-    symmetric in them: the first is the yardstick.
+    λ ← clip(λ + γ (H_0 − H_1) / |H_0|, 0, 1), from λ = 0.5; the weights are (λ, 1 − λ). H_0 and H_1 are the
+    hypothetical losses after a step that favours the first and the second domain. Only for two domains, and not
+    symmetric in them: differences are relative to the first.
 
     Args:
-        gamma: the size of a shift: the paper's Simple-C has +0.1, its Simple-G −0.1.
+        gamma: γ, the size of a shift: the paper's Simple-C has +0.1, its Simple-G −0.1.
 
     Reference: Sicilia et al., Multi-Domain Learning by Meta-Learning, ISBI 2021 (the baseline "Simple").
 
@@ -50,14 +51,15 @@ class RelativeShift(Weighting):
             raise ValueError(f"RelativeShift weighs two domains; got {domains}. DirichletVote weighs any number.")
         self.register_buffer("first", torch.tensor(0.5))
 
-    def _update(self, measurement: Measurement) -> Verdict:
-        favoured_first, favoured_second = measurement.values.tolist()
-        difference = favoured_first - favoured_second
-        shift = self.gamma * difference / abs(favoured_first) if favoured_first else math.nan
+    def _update(self, measurement: Measurement) -> Update:
+        first_loss, second_loss = measurement.values.tolist()
+        if first_loss == 0:
+            return Update(Outcome.NOT_FINITE)
+        shift = self.gamma * (first_loss - second_loss) / abs(first_loss)
         if not math.isfinite(shift):
-            return Verdict(Outcome.NOT_FINITE)
+            return Update(Outcome.NOT_FINITE)
         self.first.fill_(min(max(self.first.item() + shift, 0.0), 1.0))
-        return Verdict(Outcome.UPDATED)
+        return Update(Outcome.UPDATED)
 
     def extra_repr(self) -> str:
         """The settings, for `print(balancer)`."""

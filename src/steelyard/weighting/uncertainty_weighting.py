@@ -1,4 +1,4 @@
-"""Weights after each domain's learned noise."""
+"""Weights by each domain's learned noise."""
 
 import math
 from typing import ClassVar, final
@@ -6,18 +6,18 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from steelyard.measurement import Measurement, Outcome, Statistic, Verdict
+from steelyard.measurement import Measurement, Outcome, Statistic, Update
 from steelyard.weighting.adam import Adam
 from steelyard.weighting.weighting import Weighting
 
 
 @final
 class UncertaintyWeighting(Weighting):
-    """Homoscedastic uncertainty: λ_d = ½ exp(−s_d), where s minimises Σ_d ½ exp(−s_d) L_d + ½ s_d along the way.
+    """Homoscedastic uncertainty: λ_d = ½ exp(−s_d), where s minimises Σ_d ½ exp(−s_d) L_d + ½ s_d during training.
 
-    s_d is the logarithm of the domain's noise variance. It starts at 0 and is learned by an Adam of the weighting's own
-    from the losses being weighed, so that no optimizer has to be given anything. The weights are not on the simplex:
-    they scale the step as well. Losses must be positive, or s falls for ever. Needs no probe.
+    s_d is the logarithm of the domain's noise variance: noisy domains get small weights. It starts at 0 and is learned
+    from the losses being weighed, by an Adam that belongs to the weighting. The weights are not on the simplex: they
+    scale the step as well. Losses must be positive; otherwise s falls for ever. Needs no probe.
 
     Args:
         rate: the learning rate of s.
@@ -28,7 +28,7 @@ class UncertaintyWeighting(Weighting):
     >>> weighting = UncertaintyWeighting(rate=0.1)
     >>> weighting.start(domains=2)
     >>> for _ in range(200):
-    ...     verdict = weighting.observe(Measurement.of(torch.tensor([2.0, 0.5])))
+    ...     update = weighting.observe(Measurement.of(torch.tensor([2.0, 0.5])))
     >>> [round(weight, 2) for weight in weighting.weights()]
     [0.25, 1.0]
     """
@@ -36,6 +36,7 @@ class UncertaintyWeighting(Weighting):
     statistic: ClassVar[Statistic] = Statistic.LOSSES
     on_simplex: ClassVar[bool] = False
     log_variances: Tensor
+    """s."""
 
     def __init__(self, rate: float = 0.001) -> None:
         super().__init__()
@@ -51,11 +52,12 @@ class UncertaintyWeighting(Weighting):
         self.register_buffer("log_variances", torch.zeros(domains, dtype=torch.float64))
         self.adam = Adam(domains, rate=self.rate)
 
-    def _update(self, measurement: Measurement) -> Verdict:
+    def _update(self, measurement: Measurement) -> Update:
         losses = measurement.values.to(self.log_variances.device)
-        slope = 0.5 * (1 - torch.exp(-self.log_variances) * losses)
-        self.adam.step(self.log_variances, slope * measurement.present.to(slope))
-        return Verdict(Outcome.UPDATED)
+        gradient = 0.5 * (1 - torch.exp(-self.log_variances) * losses)
+        gradient[~measurement.present.to(gradient.device)] = 0
+        self.adam.step(self.log_variances, gradient)
+        return Update(Outcome.UPDATED)
 
     def extra_repr(self) -> str:
         """The settings, for `print(balancer)`."""

@@ -1,4 +1,4 @@
-"""The one base of all weightings."""
+"""The base class of all weightings."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -6,10 +6,10 @@ from typing import ClassVar, Self, final
 
 from torch import Tensor, nn
 
-from steelyard.measurement import Measurement, Outcome, Statistic, Verdict
+from steelyard.measurement import Measurement, Outcome, Statistic, Update
 
-# How many domains a measurement must have: values that are compared with each other need two.
-_FEWEST = {
+# The fewest domains that must take part in a measurement. Values that are compared with each other need two.
+_FEWEST_DOMAINS = {
     Statistic.NOTHING: 0,
     Statistic.LOSSES: 1,
     Statistic.HYPOTHETICAL_LOSSES: 2,
@@ -20,22 +20,25 @@ _FEWEST = {
 class Weighting(nn.Module, ABC):
     """Turns one statistic over the domains into their weights.
 
-    A subclass names the `statistic` it needs, keeps what changes in training in buffers that `_start` registers, and
-    answers `weights` and `_update`. It is a module so that a checkpoint carries its buffers; they follow the module to
-    another device and keep their precision when the module is cast.
+    A subclass names the `statistic` that it needs and has three methods. `_start` registers buffers for everything that
+    changes in training. `_update` changes them by a measurement. `weights` computes the weights from them.
+
+    A weighting is a module so that a checkpoint contains its buffers. They follow the module to another device and
+    keep their precision when the module is cast.
     """
 
     statistic: ClassVar[Statistic]
+    """What a measurement must contain."""
     on_simplex: ClassVar[bool] = True
-    """Whether the weights sum to 1; those that do not scale the step as well."""
+    """Whether the weights sum to 1. Weights that do not sum to 1 scale the step as well."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._domains: int | None = None
+        self._domains: int | None = None  # until `start`
 
     @property
     def domains(self) -> int:
-        """How many domains are weighed."""
+        """The number of domains."""
         if self._domains is None:
             raise RuntimeError(f"{type(self).__name__} has not begun: a balancer starts it, or start(domains) does.")
         return self._domains
@@ -51,28 +54,28 @@ class Weighting(nn.Module, ABC):
         self._domains = domains
 
     @final
-    def observe(self, measurement: Measurement) -> Verdict:
-        """Let a measurement move the weights; one that is not finite or has too few domains never does."""
-        if len(measurement.taking_part) < _FEWEST[self.statistic]:
-            return Verdict(Outcome.TOO_FEW)
+    def observe(self, measurement: Measurement) -> Update:
+        """Update the weights by a measurement; one that is not finite or has too few domains changes nothing."""
+        if len(measurement.taking_part) < _FEWEST_DOMAINS[self.statistic]:
+            return Update(Outcome.TOO_FEW)
         if not measurement.is_finite:
-            return Verdict(Outcome.NOT_FINITE)
+            return Update(Outcome.NOT_FINITE)
         return self._update(measurement)
 
     @abstractmethod
     def weights(self) -> tuple[float, ...]:
-        """The weights now: one per domain; none negative and sum 1, unless the class says otherwise."""
+        """The current weights, one per domain. None is negative and they sum to 1, unless `on_simplex` is false."""
 
     @abstractmethod
     def _start(self, domains: int) -> None:
         """Check that the settings fit this many domains and register buffers."""
 
     @abstractmethod
-    def _update(self, measurement: Measurement) -> Verdict:
-        """Let a finite measurement of enough domains move the weights."""
+    def _update(self, measurement: Measurement) -> Update:
+        """Change the buffers by a measurement, which is finite and has enough domains."""
 
     @final
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Follow `to(device)`, but keep the precision that `half()` and its like would take from the weights."""
+        """Move buffers to another device, but never to another precision: `half()` would round the weights."""
         super()._apply(lambda tensor: tensor.to(fn(tensor).device), recurse)  # type: ignore[no-untyped-call]
         return self

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from steelyard.imaging.phantom.anatomy import grow_anatomy
-from steelyard.imaging.phantom.physique import draw_physique
+from steelyard.imaging.phantom.traits import draw_physique
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ import SimpleITK
 
 import killed
 from steelyard.errors import UserError
+from steelyard.files.locks import lock_folder
 from steelyard.imaging.phantom import Cohort, write_cohort
 from steelyard.imaging.phantom.dataset import TRUTH, _participant
-from steelyard.imaging.writing import holding
 
 MARK = {"seed": 0, "scanner": "standard-3t", "version": version("steelyard")}
 
@@ -150,11 +150,11 @@ def test_a_damaged_volume_beside_a_mask_is_one_line(tmp_path, text):
     damaged.parent.mkdir(parents=True)
     damaged.write_text(text)
     with pytest.raises(UserError, match=r"label-WMH_mask\.json: "):
-        _participant(tmp_path, Cohort(subjects=1), 1, "sub-001")
+        _participant(tmp_path, Cohort(subjects=1), 1)
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path):
-    with holding(tmp_path), pytest.raises(UserError, match="another run is working on it"):
+    with lock_folder(tmp_path), pytest.raises(UserError, match="another run is working on it"):
         list(write_cohort(tmp_path, Cohort(subjects=1)))
     assert not list(tmp_path.iterdir())
 

@@ -1,29 +1,11 @@
 import numpy as np
 import pytest
 import torch
-from scipy import ndimage, stats
+from scipy import ndimage
 
 from steelyard.imaging.phantom.anatomy import grow_anatomy
-from steelyard.imaging.phantom.lesions import LOAD_RANGE, draw_load, grow_lesions
-from steelyard.imaging.phantom.physique import draw_physique
-
-
-def loads(age, count=4000):
-    generator = np.random.default_rng(1)
-    return np.array([draw_load(age, generator) for _ in range(count)])
-
-
-def test_loads_are_lognormal_within_their_range():
-    drawn = loads(67)
-    assert LOAD_RANGE[0] <= drawn.min() < 1.3
-    assert 35 < drawn.max() <= LOAD_RANGE[1]
-    assert 6.5 < np.median(drawn) < 8.5
-    low, high = (np.log(np.array(LOAD_RANGE) / 8) / 0.95).tolist()
-    assert stats.kstest(np.log(drawn / 8) / 0.95, stats.truncnorm(low, high).cdf).pvalue > 0.01
-
-
-def test_loads_grow_with_age():
-    assert np.median(loads(80)) > 1.3 * np.median(loads(60))
+from steelyard.imaging.phantom.lesions import grow_lesions
+from steelyard.imaging.phantom.traits import draw_physique
 
 
 @pytest.fixture(scope="module")

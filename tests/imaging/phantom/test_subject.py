@@ -8,7 +8,7 @@ from steelyard.imaging.phantom import SCANNERS, simulate, traits_of, ventricles_
 from steelyard.imaging.phantom.acquisition import flair_grid
 from steelyard.imaging.phantom.anatomy import grow_anatomy
 from steelyard.imaging.phantom.lesions import grow_lesions
-from steelyard.imaging.phantom.subject import _streams, noiseless_t1w
+from steelyard.imaging.phantom.subject import _streams, noiseless_t1w, white_stripe
 from steelyard.imaging.phantom.tissue import PosedHead
 
 
@@ -111,3 +111,32 @@ def test_subjects_and_seeds_differ():
     traits = [traits_of(seed, number) for seed in (0, 1) for number in (1, 2)]
     assert len({one.load_ml for one in traits}) == 4
     assert traits_of(0, 1) == traits[0]
+
+
+@pytest.fixture
+def two_tissues():
+    generator = np.random.default_rng(0)
+    image = np.zeros((20, 20, 20), dtype=np.float32)
+    brain, white = np.zeros(image.shape, dtype=bool), np.zeros(image.shape, dtype=bool)
+    brain[2:18, 2:18, 2:18] = white[2:18, 2:18, 10:18] = True
+    image[brain] = generator.normal(60, 8, brain.sum())
+    image[white] = generator.normal(100, 5, white.sum())
+    return image, brain, white
+
+
+def test_white_matter_is_at_zero_and_the_stripe_has_unit_spread(two_tissues):
+    image, brain, white = two_tissues
+    normalised = white_stripe(image, brain, white)
+    assert abs(np.median(normalised[white])) < 1
+    ranks = np.sort(normalised[brain])
+    middle = np.searchsorted(ranks, 0)
+    stripe = ranks[middle - len(ranks) // 20 : middle + len(ranks) // 20]
+    assert stripe.std() == pytest.approx(1, abs=0.15)
+    assert (normalised[~brain] == 0).all()
+
+
+def test_units_do_not_matter(two_tissues):
+    image, brain, white = two_tissues
+    np.testing.assert_allclose(
+        white_stripe(3 * image + 50, brain, white), white_stripe(image, brain, white), rtol=1e-3, atol=2e-3
+    )

@@ -5,14 +5,14 @@
 
 from steelyard.imaging.phantom.dataset import Cohort, write_cohort
 from steelyard.imaging.phantom.scanner import SCANNERS, Scanner, scanner_named
-from steelyard.imaging.phantom.subject import Scan, Subject, simulate, traits_of, ventricles_of
+from steelyard.imaging.phantom.subject import SimulatedScan, SimulatedSubject, simulate, traits_of, ventricles_of
 
 __all__ = [
     "SCANNERS",
     "Cohort",
-    "Scan",
     "Scanner",
-    "Subject",
+    "SimulatedScan",
+    "SimulatedSubject",
     "scanner_named",
     "simulate",
     "traits_of",

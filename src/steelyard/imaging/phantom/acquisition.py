@@ -1,4 +1,4 @@
-"""What the scanner makes of a head: sampling on its grid, slices of a thickness, shading and Rician noise."""
+"""Image acquisition: sampling on the scanner's grid, slices of a thickness, shading and Rician noise."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ import torch
 from numpy.polynomial.legendre import legval
 from numpy.typing import NDArray
 
-from steelyard.imaging.phantom.field import FloatArray
-from steelyard.imaging.phantom.rigid import Matrix
+from steelyard.imaging.anatomy.field import FloatArray
+from steelyard.imaging.anatomy.rigid import Matrix
 
 _BLOCK = 3.0  # mm: air is recognised on a grid of about this spacing
 _CHUNK = 1 << 16  # points read at a time: few enough to stay in cache
@@ -75,6 +75,7 @@ def sample(
         Values of shape (channels, *grid.shape).
     """
     voxels = _voxels_inside(grid, inside)
+    # Along the third index, at the middles of equal parts of the slice.
     shifts = [torch.tensor([0, 0, (part + 0.5) / grid.parts - 0.5]) for part in range(grid.parts)]
     image = np.zeros((channels, *grid.shape), dtype=np.float32)
     flat = image.reshape(channels, -1)
@@ -82,41 +83,45 @@ def sample(
         chunk = voxels[start : start + _CHUNK]
         indices = torch.from_numpy(np.stack(np.unravel_index(chunk, grid.shape), axis=1).astype(np.float32))
         parts = [read(grid.points(indices + shift)).numpy() for shift in shifts]
-        for channel in range(channels):
-            flat[channel, chunk] = sum(part[channel] for part in parts) / grid.parts
+        flat[:, chunk] = sum(parts) / grid.parts
     return image
 
 
 def _voxels_inside(grid: Grid, inside: Callable[[torch.Tensor], torch.Tensor]) -> NDArray[np.int64]:
     """Return the flat indices of all voxels in blocks that touch the inside."""
     spacing = np.linalg.norm(grid.affine[:3, :3], axis=0)
-    size = np.maximum(np.rint(_BLOCK / spacing), 1).astype(int)
-    blocks = [int(-(-count // step)) for count, step in zip(grid.shape, size, strict=True)]
+    size = np.maximum(np.rint(_BLOCK / spacing), 1).astype(int)  # of a block, in voxels
+    blocks = np.ceil(grid.shape / size).astype(int)  # how many along each axis
     middles = np.indices(blocks).reshape(3, -1).T * size + (size - 1) / 2
     touched = inside(grid.points(torch.from_numpy(middles))).numpy().reshape(blocks)
     for axis, step in enumerate(size):
         touched = touched.repeat(step, axis=axis)
-    return np.flatnonzero(touched[tuple(slice(count) for count in grid.shape)])
+    x, y, z = grid.shape
+    return np.flatnonzero(touched[:x, :y, :z])  # the last blocks may reach beyond the grid
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shading:
-    """A bias field: exp of a cubic polynomial in scanner coordinates (coefficients of Legendre products)."""
+    """A bias field: exp of a cubic polynomial in scanner coordinates.
+
+    Args:
+        coefficients: Of the products of Legendre polynomials, 4 × 4 × 4: the orders along right, anterior, superior.
+    """
 
     coefficients: NDArray[np.float64]
 
     def on(self, grid: Grid) -> FloatArray:
         """Return the factor by which the field multiplies each voxel of a grid along the scanner's axes."""
+        subscripts = ["ijk"]  # of the coefficients: the orders along right, anterior, superior
         factors = []
-        for direction in range(3):
-            axis = int(np.abs(grid.affine[direction, :3]).argmax())
+        for direction, order in enumerate("ijk"):
+            axis = int(np.abs(grid.affine[direction, :3]).argmax())  # the array axis along this direction
             step, start = grid.affine[direction, axis], grid.affine[direction, 3]
             positions = (start + step * np.arange(grid.shape[axis])) / _COIL_RADIUS
-            factors.append((axis, np.stack([legval(positions, unit) for unit in np.eye(4)]).astype(np.float32)))
-        names = "".join("xyz"[axis] for axis, _ in factors)
-        (_, a), (_, b), (_, c) = factors
-        names = f"ijk,i{names[0]},j{names[1]},k{names[2]}->xyz"
-        field = np.einsum(names, self.coefficients.astype(np.float32), a, b, c, optimize="optimal")
+            factors.append(_legendre(positions).astype(np.float32))
+            subscripts.append(order + "xyz"[axis])
+        equation = ",".join(subscripts) + "->xyz"
+        field = np.einsum(equation, self.coefficients.astype(np.float32), *factors, optimize="optimal")
         return np.asarray(np.exp(field, out=field), dtype=np.float32)
 
 
@@ -125,12 +130,16 @@ def draw_shading(strength: float, generator: np.random.Generator) -> Shading:
     order = np.indices((4, 4, 4)).sum(axis=0)
     allowed = (order > 0) & (order <= 3)
     coefficients = np.where(allowed, generator.standard_normal((4, 4, 4)) / np.maximum(order, 1), 0)
-    head = np.linspace(-0.55, 0.55, 8)
-    basis = np.stack([legval(head, unit) for unit in np.eye(4)])
+    basis = _legendre(np.linspace(-0.55, 0.55, 8))  # the head's share of the cube
     field = np.einsum("ijk,ix,jy,kz->xyz", coefficients, basis, basis, basis)
     coefficients *= strength / field.std()
-    coefficients[0, 0, 0] = -strength * field.mean() / field.std()
+    coefficients[0, 0, 0] = -strength * field.mean() / field.std()  # so that the logarithm averages to 0
     return Shading(coefficients=coefficients)
+
+
+def _legendre(positions: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the Legendre polynomials of the orders 0 to 3 at positions within −1 to 1: (4, n)."""
+    return np.stack([legval(positions, unit) for unit in np.eye(4)])
 
 
 def rician(signal: FloatArray, noise: float, generator: np.random.Generator) -> FloatArray:

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from scipy import ndimage
 
-from steelyard.imaging.phantom.field import Field, field_of
+from steelyard.imaging.anatomy.field import Field, field_of
+from steelyard.imaging.anatomy.template import Template, load_template
 from steelyard.imaging.phantom.head import load_head
-from steelyard.imaging.phantom.physique import Physique
-from steelyard.imaging.phantom.template import Template, load_template
+from steelyard.imaging.phantom.traits import Physique
 
 _SHARPNESS = 2.2  # exponent that undoes the blur which averaging 152 brains left in the probabilities
 _SKIN = 1.6  # mm
@@ -22,7 +22,7 @@ class Anatomy:
 
     Args:
         physique: Age, size and thicknesses.
-        displacement: From a point of the head, scaled to the template's size, to the template's place (mm).
+        displacement: From a point of the head, scaled to the template's size, to the point of the template (mm).
         folding: Two channels of noise with unit variance, which fold the cortex.
         layers: Signed distances to the brain's surface and to the skin in mm, negative inside, and noise with
             unit variance that makes tissue uneven.
@@ -39,33 +39,33 @@ class Anatomy:
         scaled = points / torch.tensor(self.physique.size)
         return scaled + self.displacement.at(scaled).T
 
-    def before_ageing(self, places: torch.Tensor, depth: torch.Tensor) -> torch.Tensor:
-        """Return where places (n, 3) were before the ventricles grew; the brain's surface stays."""
-        held = (depth / -10).clamp(0, 1) * self.physique.ventricle_growth
-        return places - (held * self.template.ventricle_push.at(places)).T
+    def before_ageing(self, points: torch.Tensor, depth: torch.Tensor) -> torch.Tensor:
+        """Return where points (n, 3) of the template were before the ventricles grew; the brain's surface stays."""
+        growth = (depth / -10).clamp(0, 1) * self.physique.ventricle_growth  # in full from 10 mm below the surface
+        return points - (growth * self.template.ventricle_push.at(points)).T
 
-    def brain_tissues(self, places: torch.Tensor, depth: torch.Tensor) -> torch.Tensor:
+    def brain_tissues(self, points: torch.Tensor, depth: torch.Tensor) -> torch.Tensor:
         """Return the shares of white matter, grey matter and fluid, shape (3, n).
 
         Args:
-            places: Points of the template before ageing, (n, 3).
+            points: Points of the template before ageing, (n, 3).
             depth: Their signed distance to the brain's surface in mm, negative inside.
         """
-        grey, white = self.template.tissues.at(places)
-        texture = self.folding.at(places)
-        cortical = ((depth + 40) / 15).clamp(0, 1) * _FOLDING
+        grey, white = self.template.tissues.at(points)
+        texture = self.folding.at(points)
+        cortical = ((depth + 40) / 15).clamp(0, 1) * _FOLDING  # none below 40 mm, in full above 25 mm
         fluid = (1 - grey - white).clamp(0, 1)
         logits = _SHARPNESS * torch.stack([white, grey, fluid]).clamp_min(0.004).log()
         logits[0] += cortical * texture[0]
         logits[2] += self.physique.sulcal_widening + cortical * texture[1]
         return logits.softmax(dim=0)
 
-    def head_tissues(self, places: torch.Tensor, layers: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the shares of the tissues outside the brain; what is missing to 1 is air.
+    def head_tissues(self, points: torch.Tensor, layers: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the shares of the tissues outside the brain; the rest up to 1 is air.
 
         Args:
-            places: Points of the template, (n, 3).
-            layers: What the field `layers` says there, (3, n).
+            points: Points of the template, (n, 3).
+            layers: The values of the field `layers` there, (3, n).
         """
         depth, skin_distance, texture = layers
         inner, diploe, outer = self.physique.skull
@@ -83,18 +83,18 @@ class Anatomy:
             "muscle": soft * (0.2 * fat + 0.5 * skin),
         }
         deep = soft * (1 - skin - fat)
-        within = (deep > 0).nonzero()[:, 0]
-        for name, share in _deep_tissues(places[within], texture[within]).items():
+        within = (deep > 0).nonzero()[:, 0]  # indices of the points between fat and skull
+        for name, share in _deep_tissues(points[within], texture[within]).items():
             shares[name].index_add_(0, within, share * deep[within])
         return shares
 
 
-def _deep_tissues(places: torch.Tensor, texture: torch.Tensor) -> dict[str, torch.Tensor]:
+def _deep_tissues(points: torch.Tensor, texture: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return the shares of tissue between fat and skull; bone and air give no signal and are left out."""
-    shares = load_head().shares.at(places)
+    shares = load_head().shares.at(points)
     muscle = (1 - shares.sum(dim=0)).clamp_min(0)
-    streaks = 0.35 * (texture - 0.5).clamp(0, 1)
-    fat, marrow, _, fluid, cord, porous, _ = shares
+    streaks = 0.35 * (texture - 0.5).clamp(0, 1)  # of fat in the muscle
+    fat, marrow, _bone, fluid, cord, porous, _air = shares  # the order of HEAD_TISSUES
     lining = 0.5 * porous * (1 - _step(2 * texture + 0.5))
     return {
         "white": cord,
@@ -131,10 +131,11 @@ def _draw_displacement(grid: Field, generator: np.random.Generator) -> Field:
     """Draw a smooth displacement: 1.7 mm over 32 mm or more, which shapes the head, and 0.9 mm over 12 mm."""
     spacing = 2 * grid.spacing
     shape = tuple((count + 1) // 2 for count in grid.values.shape[1:])
-    channels = [
-        1.7 * _smooth_noise(shape, 32 / spacing, generator) + 0.9 * _smooth_noise(shape, 12 / spacing, generator)
-        for _ in range(3)
-    ]
+    channels = []
+    for _ in range(3):
+        coarse = _smooth_noise(shape, 32 / spacing, generator)
+        fine = _smooth_noise(shape, 12 / spacing, generator)
+        channels.append(1.7 * coarse + 0.9 * fine)
     return field_of(*channels, origin=grid.origin, spacing=spacing)
 
 
@@ -146,7 +147,7 @@ def _draw_folding(generator: np.random.Generator) -> Field:
 
 
 def _draw_layers(grid: Field, generator: np.random.Generator) -> Field:
-    """Join the distances with a subject's noise: one reading is faster than three."""
+    """Join the distances with a subject's noise: interpolating one field is faster than three."""
     mottle = _smooth_noise(tuple(grid.values.shape[1:]), 2.2 / grid.spacing, generator)
     channels = (grid.values[0].numpy(), load_head().skin_distance.values[0].numpy(), mottle)
     return field_of(*channels, origin=grid.origin, spacing=grid.spacing)

@@ -9,46 +9,37 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-import numpy as np
 import torch
 
-from steelyard.children import starting_children
 from steelyard.errors import UserError
-from steelyard.imaging.checks import check_number
+from steelyard.files.atomic import is_orphan, is_unfinished, remove, rename, write_text
+from steelyard.files.checks import check_number
+from steelyard.files.destinations import check_file, refuse_links
+from steelyard.files.locks import lock_folder
+from steelyard.files.records import as_json, read_json, write_json
 from steelyard.imaging.phantom import sidecars
-from steelyard.imaging.phantom.rigid import itk_text
-from steelyard.imaging.phantom.scanner import Scanner, scanner_named
-from steelyard.imaging.phantom.storage import write_fixed_point, write_nifti
-from steelyard.imaging.phantom.subject import Subject, simulate, traits_of
-from steelyard.imaging.records import read_json
-from steelyard.imaging.workers import check_workers, worker_pool
-from steelyard.imaging.writing import (
-    as_json,
-    check_file,
-    holding,
-    is_orphan,
-    is_unfinished,
-    refuse_links,
-    remove,
-    rename,
-    write_json,
-    write_text,
-)
+from steelyard.imaging.phantom.scanner import scanner_named
+from steelyard.imaging.phantom.storage import write_scans, write_truth
+from steelyard.imaging.phantom.subject import simulate, traits_of
+from steelyard.processes.children import starting_children
+from steelyard.processes.workers import check_workers, worker_pool
 
 TRUTH = Path("derivatives", "truth")
-_UNFINISHED = ".unfinished-phantom.json"
-_STAGE = ".unfinished"
+"""Where the exact masks, transforms and bias fields lie."""
+
+_UNFINISHED = ".unfinished-phantom.json"  # marks the folder of a cohort that is not complete
+_STAGE = ".unfinished"  # folder of subjects that are being written
 _TABLE = Path("participants.tsv")
-_BEGINNING = 300  # characters by which a text file of ours is recognised
+_BEGINNING = 300  # characters by which a text file of this command is recognised
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cohort:
-    """Which subjects to make.
+    """Which subjects to simulate.
 
     Args:
-        subjects: How many; subject i is the same whatever their number.
-        seed: Two cohorts of one seed are the same, byte for byte.
+        subjects: How many; subject i does not depend on their number.
+        seed: Two cohorts of one seed are identical, byte for byte.
         scanner: Name of a preset in `scanner.SCANNERS`.
         workers: How many processes share the work.
     """
@@ -60,9 +51,10 @@ class Cohort:
 
     def __post_init__(self) -> None:
         check_workers(self.workers)
-        for name, least in (("subjects", 1), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise UserError(f"{name} must be at least {least}; got {getattr(self, name)}.")
+        if self.subjects < 1:
+            raise UserError(f"subjects must be at least 1; got {self.subjects}.")
+        if self.seed < 0:
+            raise UserError(f"seed must be at least 0; got {self.seed}.")
         scanner_named(self.scanner)
 
 
@@ -78,34 +70,40 @@ def subject_name(number: int) -> str:
 def write_cohort(out: Path, cohort: Cohort) -> Iterator[str]:
     """Write a cohort and yield the name of each subject as it is finished.
 
-    A run that was stopped goes on where it was if called again with the same seed and scanner. Any other
-    folder must be empty: nothing is overwritten.
+    A run that was stopped resumes if called again with the same seed and scanner. Any other folder must be
+    empty: nothing is overwritten.
 
     Raises:
         UserError: The folder holds something else, another run works on it, or it cannot be written.
     """
-    with holding(out):
-        _claim(out, cohort)
+    with lock_folder(out):
+        _prepare_folder(out, cohort)
         yield from _write_cohort(out, cohort)
 
 
 def _write_cohort(out: Path, cohort: Cohort) -> Iterator[str]:
-    names = {number: subject_name(number) for number in range(1, cohort.subjects + 1)}
-    missing = [number for number, name in names.items() if not _is_done(out, name)]
-    yield from (name for number, name in names.items() if number not in missing)
+    done: list[str] = []
+    missing: list[int] = []
+    for number in range(1, cohort.subjects + 1):
+        name = subject_name(number)
+        if _is_done(out, name):
+            done.append(name)
+        else:
+            missing.append(number)
+    yield from done
     if min(cohort.workers, len(missing)) <= 1:
         for number in missing:
             yield _write_subject(out, cohort, number)
     else:
         yield from _write_in_parallel(out, cohort, missing)
-    _finish(out, cohort, list(names.values()))
+    _finish(out, cohort)
 
 
 def _is_done(out: Path, name: str) -> bool:
-    """Whether a subject is there; its truth gets its place before its scans do.
+    """Whether a subject is complete; its truth is moved in before its scans.
 
     Raises:
-        UserError: There is something else in its place.
+        UserError: Something else has its name.
     """
     if not (out / name).exists():
         return False
@@ -125,23 +123,24 @@ def _write_in_parallel(out: Path, cohort: Cohort, numbers: list[int]) -> Iterato
                 raise UserError(f"{out}: a process was killed, perhaps for want of memory.") from error
 
 
-def _claim(out: Path, cohort: Cohort) -> None:
-    """Make the folder ours, or refuse."""
-    ours = {"seed": cohort.seed, "scanner": cohort.scanner, "version": version("steelyard")}
+def _prepare_folder(out: Path, cohort: Cohort) -> None:
+    """Mark a folder as that of this cohort, or refuse it."""
+    settings = {"seed": cohort.seed, "scanner": cohort.scanner, "version": version("steelyard")}
     mark = out / _UNFINISHED
     if mark.is_file():
-        found = _read_mark(mark)
-        if found != ours:
-            raise UserError(f"{out} holds an unfinished cohort with {found}; this one has {ours}.")
+        earlier_settings = _read_mark(mark)
+        if earlier_settings != settings:
+            raise UserError(f"{out} holds an unfinished cohort with {earlier_settings}; this one has {settings}.")
     elif not all(map(is_unfinished, out.iterdir())):
         raise UserError(f"{out} is not empty; nothing was written.")
     for folder in (out / _STAGE, out / TRUTH):
         refuse_links(folder, within=out)
     for name, text in _texts(cohort).items():
         check_file(out / name, mark=text[:_BEGINNING])
-    for path in filter(is_orphan, out.iterdir()):
-        remove(path)
-    write_json(mark, ours)
+    for path in out.iterdir():
+        if is_orphan(path):
+            remove(path)
+    write_json(mark, settings)
     shutil.rmtree(out / _STAGE, ignore_errors=True)
 
 
@@ -159,8 +158,8 @@ def _write_subject(out: Path, cohort: Cohort, number: int) -> str:
     with _one_thread():
         subject = simulate(cohort.seed, number, scanner)
     stage = out / _STAGE / name
-    _write_scans(stage / "scans" / "anat", name, subject, scanner)
-    _write_truth(stage / "truth" / "anat", name, subject)
+    write_scans(stage / "scans" / "anat", name, subject, scanner)
+    write_truth(stage / "truth" / "anat", name, subject)
     shutil.rmtree(out / TRUTH / name, ignore_errors=True)
     (out / TRUTH).mkdir(parents=True, exist_ok=True)
     rename(stage / "truth", out / TRUTH / name, within=out)
@@ -171,7 +170,7 @@ def _write_subject(out: Path, cohort: Cohort, number: int) -> str:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Let torch use one core: a worker is one core, and on chunks that fit the cache threads only get in the way."""
+    """Let torch use one core: a worker has one core, and on chunks that fit the cache more threads are slower."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -180,42 +179,11 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _write_scans(folder: Path, name: str, subject: Subject, scanner: Scanner) -> None:
-    for contrast, scan, sequence in (
-        ("T1w", subject.t1w, scanner.t1w),
-        ("FLAIR", subject.flair, scanner.flair),
-    ):
-        write_nifti(folder / f"{name}_{contrast}.nii.gz", scan.image, scan.grid.affine)
-        write_json(folder / f"{name}_{contrast}.json", sidecars.scan_sidecar(scan, sequence, scanner))
-
-
-def _write_truth(folder: Path, name: str, subject: Subject) -> None:
-    grid = subject.flair.grid
-    for label, mask, kind in (("WMH", subject.wmh, "Lesion"), ("brain", subject.brain, "Brain")):
-        stem = f"{name}_space-FLAIR_label-{label}_mask"
-        write_nifti(folder / f"{stem}.nii.gz", mask.astype(np.uint8), grid.affine)
-        volume = float(mask.sum()) * grid.voxel_ml
-        write_json(folder / f"{stem}.json", sidecars.mask_sidecar(name, volume, kind))
-    for contrast, ideal, scan in (
-        ("T1w", subject.ideal_t1w, subject.t1w),
-        ("FLAIR", subject.ideal_flair, subject.flair),
-    ):
-        stem = f"{name}_space-FLAIR_desc-preproc_{contrast}"
-        write_nifti(folder / f"{stem}.nii.gz", ideal, grid.affine)
-        write_json(folder / f"{stem}.json", sidecars.ideal_sidecar(name, contrast))
-        stem = f"{name}_desc-biasfield_{contrast}"
-        write_fixed_point(folder / f"{stem}.nii.gz", scan.bias, scan.grid.affine, step=1e-3)
-        write_json(folder / f"{stem}.json", sidecars.bias_sidecar(name, contrast))
-    stem = f"{name}_from-T1w_to-FLAIR_mode-image_xfm"
-    write_text(folder / f"{stem}.txt", itk_text(subject.flair_to_t1w))
-    write_json(folder / f"{stem}.json", sidecars.transform_sidecar(subject))
-
-
-def _finish(out: Path, cohort: Cohort, names: list[str]) -> None:
-    """Write what belongs to the cohort as a whole, and lift the mark of the unfinished run."""
+def _finish(out: Path, cohort: Cohort) -> None:
+    """Write the files about the cohort as a whole, and remove the mark of the unfinished run."""
     texts = _texts(cohort)
-    rows = [_participant(out, cohort, number, name) for number, name in enumerate(names, start=1)]
-    texts[_TABLE] += "".join(f"{row}\n" for row in rows)
+    for number in range(1, cohort.subjects + 1):
+        texts[_TABLE] += _participant(out, cohort, number) + "\n"
     for name, text in texts.items():
         write_text(out / name, text)
     shutil.rmtree(out / _STAGE, ignore_errors=True)
@@ -236,10 +204,12 @@ def _texts(cohort: Cohort) -> dict[Path, str]:
     }
 
 
-def _participant(out: Path, cohort: Cohort, number: int, name: str) -> str:
+def _participant(out: Path, cohort: Cohort, number: int) -> str:
+    """Return the row of a subject in participants.tsv."""
+    name = subject_name(number)
     age = traits_of(cohort.seed, number).physique.age
-    volumes = [_volume(out, name, label) for label in ("WMH", "brain")]
-    return "\t".join((name, f"{age:.0f}", *(f"{volume:.2f}" for volume in volumes), cohort.scanner))
+    wmh_ml, brain_ml = _volume(out, name, "WMH"), _volume(out, name, "brain")
+    return f"{name}\t{age:.0f}\t{wmh_ml:.2f}\t{brain_ml:.2f}\t{cohort.scanner}"
 
 
 def _volume(out: Path, name: str, label: str) -> float:

@@ -1,4 +1,4 @@
-"""What surrounds the brain: scalp, face, orbits, air spaces, spine and neck, as simple solids."""
+"""The head around the brain: scalp, face, orbits, air spaces, spine and neck, as simple solids."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -6,11 +6,11 @@ from functools import lru_cache
 import numpy as np
 from scipy import ndimage
 
-from steelyard.imaging.phantom.field import Field, FloatArray, Vector, field_of
-from steelyard.imaging.phantom.template import load_template
+from steelyard.imaging.anatomy.field import Field, FloatArray, Vector, field_of
+from steelyard.imaging.anatomy.template import load_template
 
 HEAD_TISSUES = ("fat", "marrow", "bone", "fluid", "cord", "porous", "air")
-"""What lies between the skull and the skin besides muscle.
+"""The tissues between the skull and the skin besides muscle.
 
 `porous` is bone riddled with air (mastoid cells, turbinates); `fluid` fills eyes and spinal canal.
 """
@@ -97,14 +97,15 @@ def load_head() -> Head:
 
 def _radius(solid: _Ellipsoid, grid: Field) -> FloatArray:
     """Return approximate signed distances (mm) to an ellipsoid, negative inside."""
-    x, y, z = (
-        (position - centre) / radius
-        for position, centre, radius in zip(grid.positions(), solid.centre, solid.radii, strict=True)
-    )
+    x, y, z = grid.positions()
+    x = (x - solid.centre[0]) / solid.radii[0]
+    y = (y - solid.centre[1]) / solid.radii[1]
+    z = (z - solid.centre[2]) / solid.radii[2]
     return np.asarray((np.sqrt(x * x + y * y + z * z) - 1) * min(solid.radii), dtype=np.float32)
 
 
 def _softly_inside(solid: _Ellipsoid, grid: Field) -> FloatArray:
+    """Return 1 inside, 0 outside, and the share in between over one voxel at the surface."""
     return np.asarray(np.clip(0.5 - _radius(solid, grid) / grid.spacing, 0, 1), dtype=np.float32)
 
 

@@ -18,7 +18,7 @@ from steelyard.imaging.phantom.signal import (
 
 @dataclass(frozen=True, kw_only=True)
 class Scanner:
-    """What a scanner does to a head.
+    """The settings of a scanner.
 
     Args:
         field_strength: In tesla; picks the relaxation times.
@@ -48,11 +48,10 @@ class Scanner:
 
     def flair_signals(self, lesion_contrast: float) -> tuple[float, ...]:
         """Return the signal of each of `signal.TISSUES` in the FLAIR scan, in units of white matter's."""
-        signals = tissue_signals(self.flair, self._relaxation(lesion_contrast))
-        return tuple(
-            value * (1 - self.fat_suppression) if tissue in ("fat", "marrow") else value
-            for tissue, value in zip(TISSUES, signals, strict=True)
-        )
+        signals = list(tissue_signals(self.flair, self._relaxation(lesion_contrast)))
+        for fatty in ("fat", "marrow"):
+            signals[TISSUES.index(fatty)] *= 1 - self.fat_suppression
+        return tuple(signals)
 
     def _relaxation(self, lesion_contrast: float) -> dict[str, Relaxation]:
         return with_lesion_contrast(RELAXATION[self.field_strength], lesion_contrast)
@@ -90,7 +89,11 @@ SCANNERS: dict[str, Scanner] = {
 
 
 def scanner_named(name: str) -> Scanner:
-    """Return a preset, or say which there are."""
+    """Return a preset.
+
+    Raises:
+        UserError: There is none of this name.
+    """
     if name not in SCANNERS:
         raise UserError(f"scanner must be one of {', '.join(SCANNERS)}; got {name}.")
     return SCANNERS[name]

@@ -1,10 +1,10 @@
-"""The JSON and text that BIDS wants beside the images."""
+"""The JSON and text files that BIDS requires beside the images."""
 
 from typing import Any
 
 from steelyard.imaging.phantom.scanner import Scanner
 from steelyard.imaging.phantom.signal import Sequence
-from steelyard.imaging.phantom.subject import Scan, Subject
+from steelyard.imaging.phantom.subject import SimulatedScan, SimulatedSubject
 
 BIDS_VERSION = "1.10.0"
 TEMPLATE_REFERENCE = "Fonov et al., NeuroImage 54:313 (2011), doi:10.1016/j.neuroimage.2010.07.033"
@@ -26,7 +26,7 @@ PARTICIPANTS = {
     "brain_ml": {"Description": "Volume of the brain mask", "Units": "mL"},
     "scanner": {"Description": "Preset of the simulated scanner"},
 }
-"""What the columns of participants.tsv mean."""
+"""The meaning of the columns of participants.tsv."""
 
 
 def raw_description(scanner: str, seed: int) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def truth_description(scanner: str, seed: int, version: str) -> dict[str, Any]:
     }
 
 
-def scan_sidecar(scan: Scan, sequence: Sequence, scanner: Scanner) -> dict[str, Any]:
+def scan_sidecar(scan: SimulatedScan, sequence: Sequence, scanner: Scanner) -> dict[str, Any]:
     """Return the sidecar of a scan; BIDS counts time in seconds."""
     sidecar: dict[str, Any] = {
         "Manufacturer": "steelyard phantom",
@@ -102,7 +102,7 @@ def bias_sidecar(name: str, contrast: str) -> dict[str, Any]:
     }
 
 
-def transform_sidecar(subject: Subject) -> dict[str, Any]:
+def transform_sidecar(subject: SimulatedSubject) -> dict[str, Any]:
     """Return the sidecar of the transform: which way it points, and what motion it undoes."""
     motion = subject.traits.motion
     return {

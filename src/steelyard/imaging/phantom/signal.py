@@ -13,7 +13,7 @@ All times are in milliseconds, all angles in degrees. References, by the keys th
 
 White matter hyperintensities differ so much, between people and within one, that no one value is right: here T2
 is about twice that of white matter, and T1 from a sixth longer (`lesion`, faint on T1w) to twice as long (`hole`,
-tissue lost), as the contrast of real lesions asks (docs/phantom.md). `lining` is the thin bright line that FLAIR
+tissue lost), fitted to the contrast of real lesions (docs/phantom.md). `lining` is the thin bright line that FLAIR
 shows along healthy ventricles; its values are a guess.
 """
 
@@ -22,7 +22,7 @@ from math import cos, exp, log, radians, sin
 from typing import Protocol
 
 TISSUES = ("white", "grey", "csf", "lesion", "fat", "marrow", "muscle", "hole", "lining")
-"""What gives signal; the rest of a voxel is air or compact bone, whose T2 of 0.4 ms no echo here outlasts."""
+"""Tissues that give signal; the rest of a voxel is air or compact bone, whose T2 of 0.4 ms is shorter than any echo."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,21 +113,22 @@ class Mprage:
         alpha, tau = radians(self.flip_angle), self.echo_spacing
         half = tau * self.train_length / 2
         driven_t1 = 1 / (1 / tissue.t1 - log(cos(alpha)) / tau)
-        decay = exp(-tau / tissue.t1)
-        driven_end = (1 - decay) / (1 - cos(alpha) * decay)
+        pulse_decay = exp(-tau / tissue.t1)
+        driven_end = (1 - pulse_decay) / (1 - cos(alpha) * pulse_decay)
 
         def affine(end: float, time: float, constant: float) -> tuple[float, float]:
             """Return (a, b) of M ↦ a·M + b, the approach to `end` over `time`."""
-            kept = exp(-time / constant)
-            return kept, end * (1 - kept)
+            decay = exp(-time / constant)
+            return decay, end * (1 - decay)
 
         wait = affine(1.0, self.inversion_time - half, tissue.t1)
         half_train = affine(driven_end, half, driven_t1)
         rest = affine(1.0, self.repetition_time - self.inversion_time - half, tissue.t1)
+        # One repetition takes M to gain·M + offset; it begins with the inversion, M ↦ −M.
         gain, offset = -1.0, 0.0
         for a, b in (wait, half_train, half_train, rest):
             gain, offset = a * gain, a * offset + b
-        steady = offset / (1 - gain)
+        steady = offset / (1 - gain)  # the M that a repetition leaves unchanged
         after_wait = wait[0] * -steady + wait[1]
         at_centre = half_train[0] * after_wait + half_train[1]
         return tissue.density * sin(alpha) * at_centre * exp(-self.echo_time / tissue.t2)
@@ -184,7 +185,8 @@ def with_lesion_contrast(relaxation: dict[str, Relaxation], factor: float) -> di
     T1 stays: how dark lesions are on T1w follows from how much of them is hole.
     """
     white = relaxation["white"]
-    return relaxation | {
-        name: replace(relaxation[name], t2=white.t2 + factor * (relaxation[name].t2 - white.t2))
-        for name in ("lesion", "hole")
-    }
+    changed = dict(relaxation)
+    for name in ("lesion", "hole"):
+        t2 = white.t2 + factor * (relaxation[name].t2 - white.t2)
+        changed[name] = replace(relaxation[name], t2=t2)
+    return changed

@@ -1,14 +1,14 @@
-"""What tissue a subject's head holds at any point: brain, lesions, skull and scalp brought together."""
+"""The tissue of a subject's head at any point: brain, lesions, skull and scalp together."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from steelyard.imaging.anatomy.rigid import Matrix
 from steelyard.imaging.phantom.anatomy import Anatomy
 from steelyard.imaging.phantom.head import load_head
-from steelyard.imaging.phantom.lesions import Lesions
-from steelyard.imaging.phantom.rigid import Matrix
+from steelyard.imaging.phantom.lesions import SimulatedLesions
 from steelyard.imaging.phantom.signal import TISSUES
 
 _SKIN_MARGIN = 3.6  # mm: blocks of voxels whose middle is farther outside hold air alone
@@ -25,7 +25,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class TissueSample:
-    """The tissue at n points; what is missing to 1 is air.
+    """The tissue at n points; the rest up to 1 is air.
 
     Args:
         parts: The shares of tissues, each at some of the points; where parts meet, their shares add up.
@@ -44,12 +44,9 @@ class TissueSample:
     def weighted(self, weights: Sequence[float]) -> torch.Tensor:
         """Return the sum of the shares, each times its weight (in the order of `signal.TISSUES`), (n,)."""
         total = torch.zeros_like(self.mottle)
+        weight_of = dict(zip(TISSUES, weights, strict=True))
         for part in self.parts:
-            terms = [
-                share * weights[TISSUES.index(tissue)]
-                for tissue, share in part.shares.items()
-                if weights[TISSUES.index(tissue)] != 0
-            ]
+            terms = [share * weight_of[name] for name, share in part.shares.items() if weight_of[name] != 0]
             if terms:
                 total.index_add_(0, part.indices, torch.stack(terms).sum(dim=0))
         return total
@@ -68,49 +65,50 @@ class PosedHead:
     """
 
     anatomy: Anatomy
-    lesions: Lesions
+    lesions: SimulatedLesions
     to_head: Matrix
     damage: float
     lining: float
 
     def is_near(self, points: torch.Tensor) -> torch.Tensor:
         """Return for points (n, 3) of the scanner whether they are in the head or not far from it."""
-        return load_head().skin_distance.at(self._places(points))[0] < _SKIN_MARGIN
+        return load_head().skin_distance.at(self._to_template(points))[0] < _SKIN_MARGIN
 
     def tissue_at(self, points: torch.Tensor) -> TissueSample:
         """Return the tissue at points (n, 3) of the scanner, in mm."""
-        places = self._places(points)
-        layers = self.anatomy.layers.at(places)
+        in_template = self._to_template(points)
+        layers = self.anatomy.layers.at(in_template)
         depth, _, mottle = layers
-        beyond = (depth - self.anatomy.physique.fluid_gap + 0.5).clamp(
-            0, 1
-        )  # share of the voxel outside the inner skull
+        # The share of each voxel beyond the inner skull; at its border a voxel belongs to both parts.
+        beyond = (depth - self.anatomy.physique.fluid_gap + 0.5).clamp(0, 1)
         inside, outside = (beyond < 1).nonzero()[:, 0], (beyond > 0).nonzero()[:, 0]
-        around = self.anatomy.head_tissues(places[outside], layers[:, outside])
+        brain = self._in_brain(in_template[inside], depth[inside], 1 - beyond[inside])
+        around = self.anatomy.head_tissues(in_template[outside], layers[:, outside])
+        around = {name: share * beyond[outside] for name, share in around.items()}
         return TissueSample(
-            parts=(
-                Part(indices=inside, shares=self._in_brain(places[inside], depth[inside], 1 - beyond[inside])),
-                Part(indices=outside, shares={name: share * beyond[outside] for name, share in around.items()}),
-            ),
+            parts=(Part(indices=inside, shares=brain), Part(indices=outside, shares=around)),
             brain=(depth < 0).float(),
             mottle=mottle,
         )
 
     def ventricles_at(self, points: torch.Tensor) -> torch.Tensor:
         """Return the share of the lateral ventricles' fluid at points (n, 3) of the scanner, in mm."""
-        places = self._places(points)
-        depth = self.anatomy.layers.at(places)[0]
-        young = self.anatomy.before_ageing(places, depth)
+        in_template = self._to_template(points)
+        depth = self.anatomy.layers.at(in_template)[0]
+        young = self.anatomy.before_ageing(in_template, depth)
         fluid = self.anatomy.brain_tissues(young, depth)[2]
-        near = self.anatomy.template.ventricle_distance.at(young)[0] < _VENTRICLE_MARGIN
-        return fluid * (near & (depth < 0))
+        is_close = self.anatomy.template.ventricle_distance.at(young)[0] < _VENTRICLE_MARGIN
+        return fluid * (is_close & (depth < 0))
 
-    def _in_brain(self, places: torch.Tensor, depth: torch.Tensor, within: torch.Tensor) -> dict[str, torch.Tensor]:
-        young = self.anatomy.before_ageing(places, depth)
+    def _in_brain(
+        self, in_template: torch.Tensor, depth: torch.Tensor, within: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """Return the shares of tissue at points of the template, of which `within` lies inside the skull."""
+        young = self.anatomy.before_ageing(in_template, depth)
         white, grey, fluid = self.anatomy.brain_tissues(young, depth) * within
-        severity, lost, near = self.lesions.at(young, damage=self.damage)
+        severity, lost, closeness = self.lesions.at(young, damage=self.damage)
         lesion = white * severity
-        rim = self.lining * near
+        rim = self.lining * closeness
         return {
             "white": (white - lesion) * (1 - rim),
             "grey": grey * (1 - rim),
@@ -120,6 +118,7 @@ class PosedHead:
             "lining": (white - lesion + grey) * rim,
         }
 
-    def _places(self, points: torch.Tensor) -> torch.Tensor:
+    def _to_template(self, points: torch.Tensor) -> torch.Tensor:
+        """Return the points of the template for points (n, 3) of the scanner."""
         matrix = torch.from_numpy(self.to_head).float()
         return self.anatomy.to_template(points @ matrix[:3, :3].T + matrix[:3, 3])

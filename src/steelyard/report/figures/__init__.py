@@ -1,1 +1,1 @@
-"""Figures: each is a plate of panels, drawn once and kept as SVG and PNG."""
+"""Figures of one or more panels, written as SVG and PNG and shown on the page."""

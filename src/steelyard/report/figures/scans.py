@@ -1,5 +1,6 @@
-"""One slice, five times (the paper's figure 1)."""
+"""One slice of a subject: scans, manual mask and predictions (the paper's figure 1)."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -7,66 +8,79 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from numpy.typing import NDArray
 
-from steelyard.imaging.volumes import canonical
-from steelyard.report.figures.plate import Panel, Plate, titled
-from steelyard.report.predictions import SubjectPredictions
+from steelyard.imaging.scans.volumes import canonical
+from steelyard.report.data.names import domain_title
+from steelyard.report.data.predictions import Mask, SubjectPredictions
+from steelyard.report.figures.figure import Panel, ReportFigure
 
 MANUAL, AGREED, MISSED, WRONG = "#ffd34d", "#5fd07a", "#ffd34d", "#ff5d73"
-"""On dark: the manual mask; found, missed and wrongly found."""
+"""Colours on a scan: the manual mask; found, missed and wrongly found voxels."""
 
 _OPACITY = 0.72
+_WIDTH = 2.2  # of a panel, in inches
 
 
-def scans_plate(shown: SubjectPredictions, *, method: str, title: str, name: str = "scans") -> Plate:
+def scans_figure(predictions: SubjectPredictions, *, method: str, title: str, name: str = "scans") -> ReportFigure:
     """Show FLAIR, T1, the manual mask, and what a method finds on each, at the slice with most lesion.
 
     Args:
-        shown: A subject and its predictions.
+        predictions: A subject and its predictions.
         method: Whose predictions.
-        title: What it is called.
+        title: Of the figure.
         name: Of the files.
     """
-    box = shown.box
-    truth = canonical(shown.volumes.wmh).voxels[box] if shown.volumes.wmh is not None else None
-    found = {domain: mask[box] for domain, mask in shown.masks[method].items()}
-    guide = truth if truth is not None else next(iter(found.values()))
-    height = int(np.argmax(guide.sum(axis=(0, 1))))
-    greys = {name: shown.grey(name)[..., height] for name in shown.volumes.scans}
-    main = next(iter(greys.values()))
-    pictures = {titled(name): _coloured(grey, {}) for name, grey in greys.items()}
-    expected = None if truth is None else truth[..., height]
-    if expected is not None:
-        pictures["manual mask"] = _coloured(main, {MANUAL: expected})
-    for domain, mask in found.items():
-        here = mask[..., height]
-        layers = (
-            {MANUAL: here}
-            if expected is None
-            else {AGREED: here & expected, MISSED: expected & ~here, WRONG: here & ~expected}
-        )
-        pictures[f"found on {titled(domain)}"] = _coloured(main, layers)
-    spacing = shown.spacing
-    height_in = 2.2 * main.shape[1] * spacing[1] / (main.shape[0] * spacing[0])
-    return Plate(
+    pictures = _pictures(predictions, method)
+    first = next(iter(pictures.values()))
+    aspect = predictions.spacing[1] / predictions.spacing[0]
+    height = _WIDTH * first.shape[0] * aspect / first.shape[1]
+    panels = []
+    for panel_title, picture in pictures.items():
+        panels.append(Panel(title=panel_title, draw=partial(_draw, picture=picture, aspect=aspect)))
+    return ReportFigure(
         name=name,
         title=title,
         caption="Green: found; yellow: missed; red: wrongly found. One network, one contrast at a time.",
-        panels=tuple(
-            Panel(title=name, draw=lambda axes, picture=picture: _show(axes, picture, spacing[1] / spacing[0]))  # type: ignore[misc]
-            for name, picture in pictures.items()
-        ),
-        size=(2.2, height_in + 0.3),
+        panels=tuple(panels),
+        size=(_WIDTH, height + 0.3),
     )
 
 
-def _coloured(grey: NDArray[np.uint8], layers: dict[str, NDArray[np.bool_]]) -> NDArray[Any]:
+def _pictures(predictions: SubjectPredictions, method: str) -> dict[str, NDArray[Any]]:
+    """Return a picture of one slice for each panel, by its title."""
+    box = predictions.box
+    masks = {domain: mask[box] for domain, mask in predictions.masks[method].items()}
+    manual = None
+    if predictions.volumes.wmh is not None:
+        manual = canonical(predictions.volumes.wmh).voxels[box].astype(bool)
+    guide = manual if manual is not None else next(iter(masks.values()))
+    level = int(np.argmax(guide.sum(axis=(0, 1))))  # the axial slice with most lesion
+    greys = {contrast: predictions.grey(contrast)[..., level] for contrast in predictions.volumes.scans}
+    background = next(iter(greys.values()))
+    pictures = {domain_title(contrast): _coloured(grey, {}) for contrast, grey in greys.items()}
+    if manual is not None:
+        pictures["manual mask"] = _coloured(background, {MANUAL: manual[..., level]})
+    for domain, mask in masks.items():
+        layers = {MANUAL: mask[..., level]}
+        if manual is not None:
+            layers = _compared(mask[..., level], manual[..., level])
+        pictures[f"found on {domain_title(domain)}"] = _coloured(background, layers)
+    return pictures
+
+
+def _compared(mask: Mask, manual: Mask) -> dict[str, Mask]:
+    """Return the voxels of each colour: found, missed and wrongly found."""
+    return {AGREED: mask & manual, MISSED: manual & ~mask, WRONG: mask & ~manual}
+
+
+def _coloured(grey: NDArray[np.uint8], layers: dict[str, Mask]) -> NDArray[Any]:
+    """Return a slice with masks laid over it, as rows, columns and RGB."""
     picture = np.repeat(grey[..., None].astype(np.float64) / 255, 3, axis=2)
     for colour, mask in layers.items():
         picture[mask] = (1 - _OPACITY) * picture[mask] + _OPACITY * np.array(to_rgb(colour))
     return (picture * 255).round().astype(np.uint8).swapaxes(0, 1)
 
 
-def _show(axes: Axes, picture: NDArray[Any], aspect: float) -> None:
-    # Left as it is, the browser scales it; resampled, it would be as coarse as the figure's points.
+def _draw(axes: Axes, *, picture: NDArray[Any], aspect: float) -> None:
+    # Without interpolation the browser scales the picture; resampled here it would be coarse.
     axes.imshow(picture, origin="lower", aspect=aspect, interpolation="none")
     axes.set_axis_off()

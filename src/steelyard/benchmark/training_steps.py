@@ -1,0 +1,229 @@
+"""The training steps that are compared, with all their settings."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from steelyard.benchmark.peers import arguments_text, joint_losses, make_peer_step, peer_call, peer_methods
+from steelyard.benchmark.tasks import Step, Task, make_task
+from steelyard.benchmark.vote_passes import BARE, bare_methods, make_bare_step
+from steelyard.errors import UserError
+from steelyard.probing import FirstOrder, Gramian, InnerLoop, Probe
+from steelyard.training import Balancer
+from steelyard.weighting import DirichletVote, Fixed, FromGramian, Weighting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What one row of the benchmark measures."""
+
+    network: str = "unet-batchnorm"
+    domains: int = 2
+    method: str
+    every: int = 1
+    with_memory: bool = True
+    """Whether memory is measured, which takes longer than time."""
+
+    @property
+    def group(self) -> tuple[str, int]:
+        """Cases with the same network and number of domains are compared with one plain step."""
+        return self.network, self.domains
+
+    @property
+    def row(self) -> tuple[str, int, str, int]:
+        """What distinguishes the case from others."""
+        return self.network, self.domains, self.method, self.every
+
+    @property
+    def call(self) -> str:
+        """The constructor call of the method as Python code; empty where the step is written by hand.
+
+        >>> Case(method="inner-loop", every=4).call
+        'sy.InnerLoop(reuse="detect", every=4)'
+        """
+        if self.method == "fixed":
+            return "sy.Fixed()"
+        if self.method == "Gramian MGDA":
+            return "sy.Gramian(), sy.FromGramian(torchjd.aggregation.MGDAWeighting())"
+        if self.method in VOTING_PROBES:
+            probe, _ = VOTING_PROBES[self.method]
+            return f"sy.{probe.__name__}({arguments_text(_probe_arguments(self))})"
+        return peer_call(self.method, self.domains)
+
+
+# Probes that vote, and their arguments besides `every`. They share gradients where they detect that this is allowed.
+VOTING_PROBES: dict[str, tuple[type[Probe], dict[str, Any]]] = {
+    "first-order": (FirstOrder, {}),
+    "inner-loop": (InnerLoop, {"reuse": "detect"}),
+}
+# A vote on every step, on every second step, …
+INTERVALS = {
+    "unet-batchnorm": (1, 2, 4, 8),
+    "unet-instancenorm": (1, 4),
+    "transformer": (1, 4),
+    "mlp": (1, 4),
+}
+MANY_DOMAINS = 16
+
+
+def cases() -> list[Case]:
+    """Return every case, each group's plain step first; others' methods only where they are installed."""
+    rows: list[Case] = []
+    for network, domains in (
+        ("unet-batchnorm", 2),
+        ("unet-instancenorm", 2),
+        ("transformer", 2),
+        ("mlp", MANY_DOMAINS),
+    ):
+        rows += _voting_cases(network, domains, INTERVALS[network])
+        for method in _other_methods(network):
+            rows.append(Case(network=network, domains=domains, method=method))
+        if domains == 2:
+            for method in bare_methods():
+                rows.append(Case(network=network, domains=domains, method=method, with_memory=False))
+    return rows + list(_scaling_cases())
+
+
+def select_cases(networks: Sequence[str] = (), domains: Sequence[int] = (), methods: Sequence[str] = ()) -> list[Case]:
+    """Return the cases of these networks, numbers of domains and methods; where none is named, all.
+
+    The plain step of each group is always among them, because every ratio is to it.
+
+    Raises:
+        UserError: A name is not among the cases.
+    """
+    selected = cases()
+    if networks:
+        selected = _select_by("network", networks, selected)
+    if domains:
+        selected = _select_by("domains", domains, selected)
+    if methods:
+        selected = _select_by("method", ("plain", *methods), selected)
+    return selected
+
+
+def _select_by(attribute: str, chosen: Sequence[object], cases: Sequence[Case]) -> list[Case]:
+    available = {getattr(case, attribute) for case in cases}
+    unknown = set(chosen) - available
+    if unknown:
+        names = ", ".join(map(str, sorted(available)))
+        raise UserError(f"{attribute} must be one of {names}; got {unknown.pop()}.")
+    return [case for case in cases if getattr(case, attribute) in chosen]
+
+
+def _voting_cases(network: str, domains: int, intervals: Sequence[int]) -> list[Case]:
+    rows = [
+        Case(network=network, domains=domains, method="plain"),
+        Case(network=network, domains=domains, method="fixed"),
+    ]
+    for method in VOTING_PROBES:
+        for interval in intervals:
+            rows.append(Case(network=network, domains=domains, method=method, every=interval))
+    return rows
+
+
+def _scaling_cases() -> Iterator[Case]:
+    """Cases that show how the cost grows with the number of domains."""
+    for network in ("mlp", "unet-small"):
+        for domains in (2, 4, 8, 16, 32):
+            if network == "mlp" and domains == MANY_DOMAINS:  # among the others already
+                continue
+            intervals = (1, 4) if domains == MANY_DOMAINS else (1,)
+            for case in _voting_cases(network, domains, intervals):
+                yield replace(case, with_memory=False)
+
+
+def _other_methods(network: str) -> list[str]:
+    methods = peer_methods(network)
+    if network == "unet-batchnorm" and find_spec("higher"):
+        methods.insert(0, "higher")
+    if find_spec("torchjd"):
+        methods.append("Gramian MGDA")
+    return methods
+
+
+def make_step(case: Case) -> Step:
+    """Return a function that takes one training step each time it is called."""
+    task = make_task(case.network, case.domains)
+    if case.method == "plain":
+        return make_plain_step(task)
+    if case.method == "higher":
+        return _make_higher_step(task)
+    if case.method.startswith("torchjd "):
+        return make_peer_step(case.method, task)
+    if case.method.startswith(BARE):
+        return make_bare_step(case.method, task, make_plain_step(task))
+    return make_balanced_step(case, task)
+
+
+def make_plain_step(task: Task) -> Step:
+    """The fastest plain loop: inputs joined beforehand, one forward pass, one backward pass."""
+    losses = joint_losses(task)
+
+    def step() -> None:
+        loss = losses().mean()
+        task.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        task.optimizer.step()
+
+    return step
+
+
+def make_balanced_step(case: Case, task: Task) -> Step:
+    """A step with a balancer of this library."""
+    weighting, probe = _weighting_and_probe(case)
+    balancer = Balancer(tuple(task.batch), loss=task.loss, weighting=weighting, probe=probe)
+
+    def step() -> None:
+        loss = balancer(task.model, task.batch, task.optimizer)
+        task.optimizer.zero_grad()
+        loss.backward()
+        task.optimizer.step()
+
+    return step
+
+
+def _weighting_and_probe(case: Case) -> tuple[Weighting, Probe | None]:
+    if case.method == "fixed":
+        return Fixed(), None
+    if case.method == "Gramian MGDA":
+        from torchjd.aggregation import MGDAWeighting
+
+        return FromGramian(MGDAWeighting()), Gramian()
+    probe, _ = VOTING_PROBES[case.method]
+    return DirichletVote(), probe(**_probe_arguments(case))
+
+
+def _probe_arguments(case: Case) -> dict[str, Any]:
+    _, arguments = VOTING_PROBES[case.method]
+    if case.every == 1:  # the default
+        return arguments
+    return {**arguments, "every": case.every}
+
+
+def _make_higher_step(task: Task) -> Step:
+    """The authors' implementation: replicas of model and optimizer by `higher`, then the plain step."""
+    import higher
+
+    plain_step = make_plain_step(task)
+    meta_test_inputs = torch.cat([x[2:] for x, _ in task.batch.values()])  # of four samples per domain the last two
+    meta_test_targets = [y[2:] for _, y in task.batch.values()]
+
+    def hypothetical_loss(inputs: Tensor, targets: Tensor) -> Any:
+        with higher.innerloop_ctx(task.model, task.optimizer, track_higher_grads=False) as (replica, optimizer):
+            optimizer.step(task.loss(replica(inputs), targets))
+            replica.eval()
+            with torch.no_grad():
+                outputs = replica(meta_test_inputs).split(2)
+            return sum(task.loss(*pair).item() for pair in zip(outputs, meta_test_targets, strict=True))
+
+    def step() -> None:
+        for inputs, targets in task.batch.values():
+            hypothetical_loss(inputs[:2], targets[:2])
+        plain_step()
+
+    return step

@@ -1,0 +1,1 @@
+"""The average brain, ventricles and lesions."""

@@ -1,0 +1,1 @@
+"""Datasets on disk: BIDS, plain folders, derivatives, domains."""

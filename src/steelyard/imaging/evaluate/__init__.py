@@ -1,0 +1,1 @@
+"""Metrics, and the scores of a run's test subjects."""

@@ -1,0 +1,1 @@
+"""Networks, their loss, their weights files, and how they are applied to a scan."""

@@ -1,0 +1,1 @@
+"""A run: its config, its method, its split and its folder."""

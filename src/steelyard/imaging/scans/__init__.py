@@ -1,0 +1,1 @@
+"""Scans and masks: reading, checking, grids and pictures."""

@@ -1,1 +1,0 @@
-"""Segmentation of white matter hyperintensities: training, evaluation, and networks to predict with."""

@@ -1,0 +1,1 @@
+"""Training: slices, batches, the loop, checkpoints."""

@@ -1,0 +1,245 @@
+"""Slices for training, held in memory so that an epoch never waits for disk."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from io import BytesIO
+from json import dumps
+from pathlib import Path
+from typing import Any
+from zipfile import ZIP_STORED, ZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.errors import UserError, reason
+from steelyard.files.atomic import remove, write_bytes
+from steelyard.files.regular_files import digest, open_regular
+from steelyard.imaging.datasets.subjects import Dataset, Subject
+from steelyard.imaging.runs.slice_settings import SliceChoice
+from steelyard.imaging.scans.background import has_zero_background
+from steelyard.imaging.scans.volumes import Volume, canonical, read_mask, read_scan
+
+
+@dataclass(frozen=True)
+class SubjectSlices:
+    """The slices of one subject.
+
+    Args:
+        key: The name of the subject, such as `sub-01`.
+        images: By contrast (`flair`, `t1`), 32-bit floats of slices × rows × columns; anterior is up.
+        wmh: Lesion mask of the same shape, if there is one.
+        brain: Brain mask of the same shape.
+        indices: Which slices of the volume these are.
+    """
+
+    key: str
+    images: dict[str, NDArray[np.float32]]
+    wmh: NDArray[np.bool_] | None
+    brain: NDArray[np.bool_]
+    indices: range
+
+
+@dataclass(frozen=True)
+class SliceSet(Sequence[SubjectSlices]):
+    """The slices of a cohort, all in memory."""
+
+    subjects: tuple[SubjectSlices, ...]
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.subjects[index]
+
+    def __len__(self) -> int:
+        return len(self.subjects)
+
+    def stack(self, contrast: str) -> tuple[NDArray[np.float32], NDArray[np.float32], list[str]]:
+        """Return images and lesion masks of one contrast as N×1×rows×columns, and the subject of each slice.
+
+        Subjects without the contrast or without a lesion mask are left out.
+        """
+        images, masks, owners = [], [], []
+        for subject in self.subjects:
+            if contrast in subject.images and subject.wmh is not None:
+                images.append(subject.images[contrast])
+                masks.append(subject.wmh)
+                owners += [subject.key] * len(subject.indices)
+        if not images:
+            raise UserError(f"no subject has both a {contrast} scan and a lesion mask.")
+        if len({image.shape[1:] for image in images}) > 1:
+            raise UserError("the slices differ in size; give the frame a shape to crop or pad them to.")
+        return np.concatenate(images)[:, None], np.concatenate(masks)[:, None].astype(np.float32), owners
+
+
+@dataclass(frozen=True)
+class SubjectVolumes:
+    """The whole volumes of one preprocessed subject, on one grid.
+
+    Args:
+        scans: By contrast, `flair` and `t1`.
+        wmh: Lesion mask, if there is one.
+        brain: Brain mask.
+    """
+
+    scans: dict[str, Volume]
+    wmh: Volume | None
+    brain: Volume
+
+
+def load_slices(dataset: Dataset, choice: SliceChoice | None = None, *, cache: Path | None = None) -> SliceSet:
+    """Read the chosen slices of every subject of a preprocessed dataset.
+
+    Args:
+        dataset: As `read_bids` returns it for the derivatives of `steelyard preprocess`.
+        choice: Which slices; default: the paper's five.
+        cache: Folder that keeps the slices between runs, so that whole volumes are unpacked only once.
+
+    Raises:
+        UserError: A file is unusable or a subject has too few slices; the message names it.
+    """
+    choice = choice or SliceChoice()
+    return SliceSet(tuple(_load_subject(subject, choice, cache) for subject in dataset.subjects))
+
+
+def read_volumes(subject: Subject) -> SubjectVolumes:
+    """Read a preprocessed subject.
+
+    Raises:
+        UserError: A file is unusable, or scans and masks are on different grids.
+    """
+    scans = {contrast: read_scan(path) for contrast, path in _scan_paths(subject).items()}
+    main = next(iter(scans.values()))
+    wmh = None
+    if subject.wmh is not None:
+        wmh = read_mask(subject.wmh, may_be_empty=True)
+    if subject.brain is not None:
+        brain = read_mask(subject.brain)
+    elif has_zero_background(main):
+        brain = main.with_voxels(main.voxels != 0)
+    else:
+        raise UserError(
+            f"{subject.files[0]}: there is no brain mask, and the scan is not stripped; preprocess the dataset."
+        )
+    volumes = [*scans.values(), brain]
+    if wmh is not None:
+        volumes.append(wmh)
+    for volume in volumes:
+        if not volume.same_grid(main):
+            raise UserError(
+                f"{subject.files[0]}: scans and masks of {subject.key} are not on one grid; preprocess them."
+            )
+    return SubjectVolumes(scans, wmh, brain)
+
+
+def _scan_paths(subject: Subject) -> dict[str, Path]:
+    """Return the files of the scans that a subject has, by contrast."""
+    paths = {}
+    if subject.flair is not None:
+        paths["flair"] = subject.flair
+    if subject.t1 is not None:
+        paths["t1"] = subject.t1
+    return paths
+
+
+def _load_subject(subject: Subject, choice: SliceChoice, cache: Path | None) -> SubjectSlices:
+    """Return a subject's slices from the cache, or cut them and add them to it."""
+    if cache is None:
+        return _cut(subject, choice)
+    cache_key = _cache_key(subject, choice)
+    path = cache / f"{subject.key}-{cache_key}.npz"
+    if path.is_file():
+        try:
+            return _unpack(subject, path)
+        except Exception:  # any bytes may be in the file, and numpy's reader raises whatever they lead to
+            remove(path)
+    slices = _cut(subject, choice)
+    # If a file changed while it was read, nobody knows which content was cut: it is not kept.
+    if _cache_key(subject, choice) == cache_key:
+        write_bytes(path, _pack(slices))
+    return slices
+
+
+def _cut(subject: Subject, choice: SliceChoice) -> SubjectSlices:
+    """Read a subject's volumes and cut the chosen slices out of them."""
+    volumes = read_volumes(subject)
+    brain = canonical(volumes.brain)
+    try:
+        indices = choice.pick(brain.voxels)
+    except UserError as error:
+        raise UserError(f"{subject.files[0]}: {error}.") from error
+    placement = choice.frame.place(brain)
+    wmh = None
+    if volumes.wmh is not None:
+        wmh = placement.cut_mask(canonical(volumes.wmh).voxels, indices)
+    images = {contrast: placement.cut(canonical(scan).voxels, indices) for contrast, scan in volumes.scans.items()}
+    return SubjectSlices(subject.key, images, wmh, placement.cut_mask(brain.voxels, indices), indices)
+
+
+def _cache_key(subject: Subject, choice: SliceChoice) -> str:
+    """Return a digest that changes with the subject's files or the choice of slices.
+
+    Only the content of a file is reliable. Size and time can be those of another content (`cp -p`, `touch -r`, rsync);
+    clocks tick too slowly to separate two writes, and can be set back; inodes are used again. The bytes on disk are
+    hashed without unpacking them, which takes a small part of the time of a cut.
+    """
+    files = [(path.name, _file_digest(path)) for path in subject.files]
+    return sha256(dumps([files, asdict(choice)]).encode()).hexdigest()[:16]
+
+
+def _file_digest(path: Path) -> str:
+    try:
+        return digest(path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read, {reason(error)}.") from error
+
+
+def _pack(slices: SubjectSlices) -> bytes:
+    """Return slices as the bytes of an .npz file."""
+    arrays: dict[str, Any] = {
+        "brain": slices.brain,
+        "indices": np.array([slices.indices.start, slices.indices.stop]),
+        **slices.images,
+    }
+    if slices.wmh is not None:
+        arrays["wmh"] = slices.wmh
+    packed = BytesIO()
+    np.savez(packed, **arrays)
+    return packed.getvalue()
+
+
+def _unpack(subject: Subject, path: Path) -> SubjectSlices:
+    """Return the slices in a file of the cache.
+
+    Raises:
+        Exception: Of any kind, if the file is not as `_pack` made it.
+    """
+    with open_regular(path) as stream:
+        with ZipFile(stream) as archive:
+            if any(entry.compress_type != ZIP_STORED for entry in archive.infolist()):
+                raise ValueError("numpy does not compress")  # so the file may expand to any size
+        stream.seek(0)
+        with np.load(stream, allow_pickle=False) as arrays:
+            images = {contrast: arrays[contrast] for contrast in ("flair", "t1") if contrast in arrays}
+            first, stop = map(int, arrays["indices"])
+            slices = SubjectSlices(subject.key, images, arrays.get("wmh"), arrays["brain"], range(first, stop))
+    _check(slices, subject)
+    return slices
+
+
+def _check(slices: SubjectSlices, subject: Subject) -> None:
+    """Refuse slices that cannot be the subject's."""
+    if set(slices.images) != set(_scan_paths(subject)) or (slices.wmh is None) != (subject.wmh is None):
+        raise ValueError("slices of other files")
+    for image in slices.images.values():
+        _check_array(image, slices, np.float32)
+        if not np.isfinite(image).all():
+            raise ValueError("an image is not finite")
+    _check_array(slices.brain, slices, np.bool_)
+    if slices.wmh is not None:
+        _check_array(slices.wmh, slices, np.bool_)
+
+
+def _check_array(array: NDArray[Any], slices: SubjectSlices, dtype: type) -> None:
+    if array.dtype != dtype:
+        raise ValueError(f"{array.dtype} instead of {dtype.__name__}")
+    if array.ndim != 3 or array.shape != slices.brain.shape or len(array) != len(slices.indices):
+        raise ValueError("arrays of different shapes")

@@ -1,0 +1,1 @@
+"""Reading runs, experiment folders and tables of results."""

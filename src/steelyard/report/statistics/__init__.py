@@ -1,0 +1,1 @@
+"""Intervals, tests and findings from results, and numbers measured from runs."""

@@ -1,0 +1,1 @@
+"""Tables as CSV, Markdown, LaTeX and text."""
