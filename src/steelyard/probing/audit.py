@@ -16,16 +16,27 @@ from steelyard.batches import (
     join_samples,
     take_samples,
 )
-from steelyard.probing.halves import Halves
 from steelyard.probing.passes import explained_in_evaluation, model_and_losses, take_gradients
 from steelyard.probing.probe import Gradients, Losses
 from steelyard.probing.replica import Replica, preserved_random_states
 from steelyard.probing.sharing import CannotShareError, Reuse
+from steelyard.probing.vote_probe import Halves, Vote, VoteProbe
 
 COARSE = 1e-4  # float16 and bfloat16 round by more: too coarse to tell a mean over samples from something else
 
 Parts = Mapping[str, Sequence[Tree]]
 """Each domain's samples, in the parts that the vote runs separately."""
+
+
+def check_halves(
+    probe: VoteProbe, vote: Vote, train_outputs: Mapping[str, Tree], test_outputs: Mapping[str, Tree]
+) -> None:
+    """Refuse to share where the outer loss is not the mean of the halves' losses; an objective has no outputs."""
+    if train_outputs:
+        check_loss_is_mean(vote.losses, vote.halves, train_outputs, test_outputs)
+    if probe.reuse.needs_audit(vote.model, probe.vote_number):
+        parts = {name: half[:2] for name, half in vote.halves.items()}
+        audit(vote.model, vote.losses, parts, scaler=probe.scaler, reuse=probe.reuse, evaluating=probe.evaluating)
 
 
 def check_loss_is_mean(

@@ -8,23 +8,21 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
 from steelyard.measurement import Measurement
-from steelyard.probing.halves import Halves, Split, in_order, meta_tests
+from steelyard.probing.audit import check_halves
+from steelyard.probing.half_passes import HalfPasses, Vmapping, run_one_by_one
 from steelyard.probing.optimizer_step import Rule, check_model_is_used
 from steelyard.probing.passes import (
     GradientRows,
-    HalfPasses,
     Leaves,
     explained_in_evaluation,
     leaves_of,
     model_and_losses,
-    run_one_by_one,
     run_pass,
 )
 from steelyard.probing.probe import Finding
 from steelyard.probing.replica import Replica, preserved_random_states, random_states
 from steelyard.probing.sharing import CannotShareError, Part, Reusing, check_traces, share
-from steelyard.probing.vmapped_passes import Vmapping
-from steelyard.probing.vote_probe import MetaTest, Vote, VoteProbe
+from steelyard.probing.vote_probe import Halves, MetaTest, Split, Vote, VoteProbe, in_order, meta_tests
 
 
 @final
@@ -123,9 +121,9 @@ class FirstOrder(VoteProbe):
                 trained.append(run_pass(replica, {name: half.meta_train}, leaves, scaler=self.scaler).gradients)
         rows = GradientRows.separate(trained)
         replica, leaves = _fresh_replica(vote)
-        if self._evaluating:
+        if self.evaluating:
             model_and_losses(replica)[0].eval()
-        with explained_in_evaluation(self._evaluating):
+        with explained_in_evaluation(self.evaluating):
             tested = run_pass(replica, meta_tests(vote.halves), leaves, scaler=self.scaler)
         check_model_is_used(rows, leaves)
         slopes = vote.steps.slopes(rows, tested.gradients, replica, leaves)
@@ -147,7 +145,7 @@ class FirstOrder(VoteProbe):
         # Without strict: an objective has no outputs.
         train_outputs = dict(zip(vote.halves, passes.outputs[:count], strict=False))
         test_outputs = dict(zip(vote.halves, passes.outputs[count:], strict=False))
-        self._check_halves(vote, train_outputs, test_outputs)
+        check_halves(self, vote, train_outputs, test_outputs)
 
 
 def _fresh_replica(vote: Vote) -> tuple[Replica, Leaves]:

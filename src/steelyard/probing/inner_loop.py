@@ -8,7 +8,7 @@ from torch import Tensor
 
 from steelyard.batches import Tree
 from steelyard.measurement import Measurement
-from steelyard.probing.halves import Halves, meta_tests
+from steelyard.probing.audit import check_halves
 from steelyard.probing.optimizer_step import check_model_is_used
 from steelyard.probing.passes import (
     GradientRows,
@@ -23,7 +23,7 @@ from steelyard.probing.passes import (
 from steelyard.probing.probe import Finding, Shared
 from steelyard.probing.replica import Replica, preserved_random_states, random_states
 from steelyard.probing.sharing import Part, check_traces, share
-from steelyard.probing.vote_probe import Vote, VoteProbe
+from steelyard.probing.vote_probe import Halves, Vote, VoteProbe, meta_tests
 
 
 class _Trial(NamedTuple):
@@ -100,9 +100,9 @@ class InnerLoop(VoteProbe):
         vote.steps.take(replica, leaves, trained.gradients)
         replica.end_differentiation()
         model, losses = model_and_losses(replica)
-        if self._evaluating:
+        if self.evaluating:
             model.eval()
-        with torch.no_grad(), explained_in_evaluation(self._evaluating):
+        with torch.no_grad(), explained_in_evaluation(self.evaluating):
             test_losses, outputs = losses_and_outputs(model, losses, meta_tests(vote.halves))
             hypothetical_loss = torch.stack([loss.double() for loss in test_losses.values()]).sum()
         return _Trial(hypothetical_loss, trained, outputs, leaves, shareable)
@@ -114,7 +114,7 @@ class InnerLoop(VoteProbe):
             train_outputs |= trial.trained.outputs
         # Only the loss of outputs is checked, so any step's outputs serve for the meta-test halves.
         test_outputs = next(iter(trials.values())).test_outputs
-        return self.reuse.holds(lambda: self._check_halves(vote, train_outputs, test_outputs))
+        return self.reuse.holds(lambda: check_halves(self, vote, train_outputs, test_outputs))
 
 
 def _rest(batch: Mapping[str, Tree], halves: Mapping[str, Halves]) -> dict[str, tuple[float, Tree]]:

@@ -12,7 +12,6 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from steelyard.batches import Tree, detach_samples
-from steelyard.probing.halves import Halves, in_order
 from steelyard.probing.probe import Gradients, Losses
 from steelyard.probing.replica import Replica
 
@@ -127,22 +126,6 @@ def _inner_products(column: Tensor | list[Tensor | None], direction: Tensor) -> 
     return column.reshape(len(column), -1) @ direction.reshape(-1)
 
 
-class HalfPasses(NamedTuple):
-    """One pass over each half of each domain: first all meta-train halves, then all meta-test halves.
-
-    Attributes:
-        losses: the loss on each half, detached.
-        outputs: the outputs for each half; empty for an objective.
-        gradients: one row for each half.
-        overflowed: whether gradients overflow under the outer loop's scale.
-    """
-
-    losses: list[Tensor]
-    outputs: list[Tree]
-    gradients: GradientRows
-    overflowed: bool = False
-
-
 def inner(first: Tensor, second: Tensor) -> Tensor:
     """The inner product of two tensors of one shape, flattened in the order of their memory: no copy if it is dense."""
     if first.is_sparse or second.is_sparse:
@@ -204,22 +187,6 @@ def run_pass(replica: Replica, samples: Mapping[str, Tree], leaves: Leaves, *, s
     gradients, overflowed = take_gradients(total, leaves.replicas, scaler=scaler, weight=weight)
     outputs = {name: detach_samples(output) for name, output in outputs.items()}
     return Pass({name: loss.detach() for name, loss in domain_losses.items()}, outputs, gradients, overflowed)
-
-
-def run_one_by_one(
-    replica: Replica, halves: Mapping[str, Halves], leaves: Leaves, *, scaler: GradScaler | None
-) -> HalfPasses:
-    """One pass over each half."""
-    passes = HalfPasses([], [], GradientRows([]))
-    rows: list[Gradients] = []
-    overflowed = False
-    for half in in_order(halves):
-        half_pass = run_pass(replica, {half.domain: half.samples}, leaves, scaler=scaler)
-        passes.losses.append(half_pass.losses[half.domain])
-        passes.outputs.extend(half_pass.outputs.values())
-        rows.append(half_pass.gradients)
-        overflowed |= half_pass.overflowed
-    return passes._replace(gradients=GradientRows.separate(rows), overflowed=overflowed)
 
 
 def take_gradients(

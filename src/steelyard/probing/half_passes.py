@@ -1,34 +1,50 @@
-"""All halves of all domains in one pass, by `torch.func`: for passes that are too small to fill the machine."""
+"""Passes over all halves of all domains: one by one, or at once by `torch.func` where passes are small."""
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 from torch.func import functional_call, grad_and_value, vmap
 
 from steelyard.batches import Tree, can_join, stack_samples, unstack_samples
 from steelyard.probing.audit import COARSE, are_close
-from steelyard.probing.halves import Halves, in_order
 from steelyard.probing.passes import (
     GradientRows,
-    HalfPasses,
     Leaves,
     losses_and_outputs,
     model_and_losses,
-    run_one_by_one,
+    run_pass,
 )
-from steelyard.probing.probe import Losses
+from steelyard.probing.probe import Gradients, Losses
 from steelyard.probing.replica import Replica
 from steelyard.probing.sharing import RECHECK_EVERY, modes_of
+from steelyard.probing.vote_probe import Halves, in_order
 
 # A pass is large if it stores more elements for its backward pass, parameters aside. Measured in CPU time on one core,
 # relative to a plain step, with 2 domains, vmap / one by one: U-Net 0.4 M elements 1.7 / 2.5, 1.7 M 1.3 / 1.6,
 # 3.7 M 1.26 / 1.29, 6.6 M 1.20 / 1.17; transformer 1.2 M 1.30 / 1.35, 2.4 M 1.21 / 1.21, 4.8 M 1.14 / 1.08.
 _LARGE_PASS = 4_000_000
 _DATA_DEPENDENT = ("data-dependent control flow", ".item()")  # from the messages of vmap in torch 2.13
+
+
+class HalfPasses(NamedTuple):
+    """One pass over each half of each domain: first all meta-train halves, then all meta-test halves.
+
+    Attributes:
+        losses: the loss on each half, detached.
+        outputs: the outputs for each half; empty for an objective.
+        gradients: one row for each half.
+        overflowed: whether gradients overflow under the outer loop's scale.
+    """
+
+    losses: list[Tensor]
+    outputs: list[Tree]
+    gradients: GradientRows
+    overflowed: bool = False
 
 
 class VmapRefusedError(Exception):
@@ -113,6 +129,22 @@ class Vmapping(nn.Module):
         if not bool(self.refused):
             return "in use where halves can be stacked"
         return f"not used: {self.reason or 'refused before the checkpoint'}"
+
+
+def run_one_by_one(
+    replica: Replica, halves: Mapping[str, Halves], leaves: Leaves, *, scaler: GradScaler | None
+) -> HalfPasses:
+    """One pass over each half."""
+    passes = HalfPasses([], [], GradientRows([]))
+    rows: list[Gradients] = []
+    overflowed = False
+    for half in in_order(halves):
+        half_pass = run_pass(replica, {half.domain: half.samples}, leaves, scaler=scaler)
+        passes.losses.append(half_pass.losses[half.domain])
+        passes.outputs.extend(half_pass.outputs.values())
+        rows.append(half_pass.gradients)
+        overflowed |= half_pass.overflowed
+    return passes._replace(gradients=GradientRows.separate(rows), overflowed=overflowed)
 
 
 def run_vmapped(replica: Replica, halves: Mapping[str, Halves], leaves: Leaves) -> HalfPasses:
