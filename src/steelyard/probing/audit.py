@@ -64,7 +64,7 @@ def check_loss_is_mean(
             means[name] = half.share * first + (1 - half.share) * second
         outputs[name] = [*first_copies, *second_copies]
     with torch.autocast(next(iter(wholes.values())).device.type, enabled=False):
-        check_same_losses(wholes, means)
+        check_same_losses(wholes, means, units=1024)
         for name, whole in wholes.items():
             if not _have_same_gradients(whole, means[name], outputs[name]):
                 raise CannotShareError(
@@ -138,10 +138,10 @@ def _have_gradients_of_parts(replica: Replica, parts: Parts, *, scaler: GradScal
     expected, _ = take_gradients(separate, leaves, scaler=scaler)
     # Other kernels for other numbers of samples round differently, and that switches activations and maxima near a tie:
     # 3 % of the gradients of an untrained U-Net on noise.
-    return are_close(gradients, expected, tolerance=max(0.1, 8 * _rounding(together)))
+    return are_close(gradients, expected, tolerance=max(0.1, 8 * _rounding(together, units=4096)))
 
 
-def check_same_losses(wholes: Mapping[str, Tensor], means: Mapping[str, Tensor]) -> None:
+def check_same_losses(wholes: Mapping[str, Tensor], means: Mapping[str, Tensor], *, units: int = 4096) -> None:
     """Refuse the first domain whose loss over all samples is not the mean of its parts', up to rounding.
 
     The tolerance is relative to the loss itself, and to a thousandth of the largest, for one whose terms cancel.
@@ -150,7 +150,7 @@ def check_same_losses(wholes: Mapping[str, Tensor], means: Mapping[str, Tensor])
     largest = max(filter(math.isfinite, values), default=0.0)
     for name, loss in wholes.items():
         whole, mean = float(loss.detach()), float(means[name].detach())
-        tolerance = _rounding(loss) * max(abs(whole), largest / 1000)
+        tolerance = _rounding(loss, units=units) * max(abs(whole), largest / 1000)
         if math.isfinite(whole) and not abs(whole - mean) <= tolerance:
             raise CannotShareError(
                 f"the loss of domain {name!r} over all samples is {whole:.6g}, and {mean:.6g} as a mean of halves"
@@ -159,22 +159,19 @@ def check_same_losses(wholes: Mapping[str, Tensor], means: Mapping[str, Tensor])
 
 def are_close(gradients: Gradients, expected: Gradients, *, tolerance: float) -> bool:
     """Whether gradients agree: no difference is larger than a part of its norm, and of a hundredth of the largest."""
-    norms = [_distance(gradient, None) for gradient in gradients]
+    norms = [_norm(gradient) for gradient in gradients]
     largest = max(filter(math.isfinite, norms), default=0.0)
     for gradient, expectation, norm in zip(gradients, expected, norms, strict=True):
-        if math.isfinite(norm) and not _distance(gradient, expectation) <= tolerance * (norm + largest / 100):
+        difference = _norm(expectation) if gradient is None else norm  # a missing gradient is zero
+        if gradient is not None and expectation is not None:
+            difference = _norm(gradient - expectation)
+        if math.isfinite(norm) and not difference <= tolerance * (norm + largest / 100):
             return False
     return True
 
 
-def _distance(first: Tensor | None, second: Tensor | None) -> float:
-    """The norm of the difference of two gradients, of which a missing one is zero."""
-    if first is not None and second is not None:
-        return float((first - second).norm())
-    remaining = second if first is None else first
-    if remaining is None:
-        return 0.0
-    return float(remaining.norm())
+def _norm(gradient: Tensor | None) -> float:
+    return 0.0 if gradient is None else float(gradient.norm())
 
 
 def _have_same_gradients(loss: Tensor, other: Tensor, outputs: Sequence[Tensor]) -> bool:
@@ -190,7 +187,7 @@ def _have_same_gradients(loss: Tensor, other: Tensor, outputs: Sequence[Tensor])
     return True
 
 
-def _rounding(tensor: Tensor, *, units: int = 4096) -> float:
+def _rounding(tensor: Tensor, *, units: int) -> float:
     """How far, relative to it, a value may differ because of rounding, by its own precision and that of autocast.
 
     Args:

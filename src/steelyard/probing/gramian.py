@@ -16,11 +16,10 @@ from steelyard.probing.passes import (
     GradientRows,
     HalfTooSmallError,
     Leaves,
-    Pass,
     leaves_of,
     run_pass,
 )
-from steelyard.probing.probe import Finding, Losses, Probe, Shared
+from steelyard.probing.probe import Finding, Gradients, Losses, Probe, Shared
 from steelyard.probing.replica import Replica, preserved_random_states, random_states
 from steelyard.probing.sharing import Part, Reuse, Reusing, check_traces, share
 
@@ -59,18 +58,22 @@ class Gramian(Probe):
         replica = Replica(model, losses)
         leaves = leaves_of(replica, innermost(optimizer), everything=sharing)
         states = random_states(leaves.live)
-        passes: dict[str, Pass] = {}
-        drawn = False
+        rows: list[Gradients] = []
+        parts: list[Part] = []
+        drawn = overflowed = False
         try:
             for name, samples in batch.items():
                 with preserved_random_states(leaves.live):  # every domain's pass draws the same numbers
-                    passes[name] = run_pass(replica, {name: samples}, leaves, scaler=self.scaler)
+                    domain_pass = run_pass(replica, {name: samples}, leaves, scaler=self.scaler)
                     drawn |= random_states(leaves.live) != states
+                rows.append(domain_pass.gradients)
+                parts.append(Part(name, 1.0, domain_pass.losses[name]))
+                overflowed |= domain_pass.overflowed
         except HalfTooSmallError:
             count = len(losses.domains)
             return Measurement(torch.zeros(count, count, dtype=torch.float64), torch.zeros(count, dtype=torch.bool))
-        rows = GradientRows.separate([domain_pass.gradients for domain_pass in passes.values()])
-        check_model_is_used(rows, leaves)
+        gradients = GradientRows.separate(rows)
+        check_model_is_used(gradients, leaves)
 
         def check() -> None:
             check_traces(replica, drawn=drawn)
@@ -79,11 +82,9 @@ class Gramian(Probe):
                 audit(model, losses, whole, scaler=self.scaler, reuse=self.reuse, evaluating=False)
 
         shared: Shared | None = None
-        overflowed = any(domain_pass.overflowed for domain_pass in passes.values())
         if sharing and not overflowed and self.reuse.holds(check):
-            parts = [Part(name, 1.0, domain_pass.losses[name]) for name, domain_pass in passes.items()]
-            shared = share(parts, rows, leaves.live, rest={})
-        return Finding(_measurement(rows, list(passes), leaves, losses.domains), shared)
+            shared = share(parts, gradients, leaves.live, rest={})
+        return Finding(_measurement(gradients, list(batch), leaves, losses.domains), shared)
 
     def extra_repr(self) -> str:
         """The settings, for `print(balancer)`."""
@@ -94,12 +95,13 @@ def _measurement(rows: GradientRows, names: Sequence[str], leaves: Leaves, domai
     """The Gramian over the parameters that the optimizer steps, from one row of gradients for each name."""
     values = torch.zeros(len(domains), len(domains), dtype=torch.float64)
     indices = torch.tensor([domains.index(name) for name in names])
+    present = rows.present()
     with torch.no_grad():
-        for column, stepped in zip(rows.columns, leaves.stepped, strict=True):
+        for number, column in enumerate(rows.columns):
             # One parameter's gradients, of the domains whose loss depends on it.
             gradients = [gradient.flatten() for gradient in column if gradient is not None]
-            if stepped and gradients:
+            if leaves.stepped[number] and gradients:
                 stacked = torch.stack(gradients)
-                present = indices[torch.tensor([gradient is not None for gradient in column])]
-                values[present[:, None], present] += (stacked @ stacked.T).double().cpu()
+                dependent = indices[present[:, number]]
+                values[dependent[:, None], dependent] += (stacked @ stacked.T).double().cpu()
     return Measurement(values, torch.tensor([name in names for name in domains]))

@@ -1,6 +1,6 @@
 """The paper's inner loop: take each domain's step, judge it by all domains."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, final
 
 import torch
@@ -20,7 +20,7 @@ from steelyard.probing.passes import (
     model_and_losses,
     run_pass,
 )
-from steelyard.probing.probe import Finding, Shared
+from steelyard.probing.probe import Finding, Gradients, Shared
 from steelyard.probing.replica import Replica, preserved_random_states, random_states
 from steelyard.probing.sharing import Part, check_traces, share
 from steelyard.probing.vote_probe import Halves, Vote, VoteProbe, meta_tests
@@ -73,17 +73,22 @@ class InnerLoop(VoteProbe):
 
     def _cast(self, vote: Vote) -> Finding:
         sharing = self.reuse.may_begin(vote.model, vote.losses, scaler=self.scaler)
-        trials: dict[str, _Trial] = {}
-        for name in vote.halves:
+        trials: list[_Trial] = []
+        rows: list[Gradients] = []
+        parts: list[Part] = []
+        values: dict[str, Tensor] = {}
+        for name, half in vote.halves.items():
             with preserved_random_states(vote.model.parameters()):  # every trial draws the same numbers
-                trials[name] = self._try(name, vote, sharing=sharing)
-        gradients = GradientRows.separate([trial.trained.gradients for trial in trials.values()])
-        leaves = next(iter(trials.values())).leaves
+                trial = self._try(name, vote, sharing=sharing)
+            trials.append(trial)
+            rows.append(trial.trained.gradients)
+            parts.append(Part(name, half.share, trial.trained.losses[name]))
+            values[name] = trial.hypothetical_loss
+        gradients = GradientRows.separate(rows)
+        leaves = trials[0].leaves
         check_model_is_used(gradients, leaves)
-        values = {name: trial.hypothetical_loss for name, trial in trials.items()}
         shared: Shared | None = None
-        if all(trial.shareable for trial in trials.values()) and self._may_share(vote, trials):
-            parts = [Part(name, vote.halves[name].share, trial.trained.losses[name]) for name, trial in trials.items()]
+        if all(trial.shareable for trial in trials) and self._may_share(vote, trials):
             shared = share(parts, gradients, leaves.live, rest=_rest(vote.batch, vote.halves))
         return Finding(Measurement.by_name(values, vote.losses.domains), shared)
 
@@ -107,13 +112,13 @@ class InnerLoop(VoteProbe):
             hypothetical_loss = torch.stack([loss.double() for loss in test_losses.values()]).sum()
         return _Trial(hypothetical_loss, trained, outputs, leaves, shareable)
 
-    def _may_share(self, vote: Vote, trials: Mapping[str, _Trial]) -> bool:
+    def _may_share(self, vote: Vote, trials: Sequence[_Trial]) -> bool:
         """Whether the meta-train halves' gradients add up to their part of the outer step's."""
         train_outputs: dict[str, Tree] = {}
-        for trial in trials.values():
+        for trial in trials:
             train_outputs |= trial.trained.outputs
         # Only the loss of outputs is checked, so any step's outputs serve for the meta-test halves.
-        test_outputs = next(iter(trials.values())).test_outputs
+        test_outputs = trials[0].test_outputs
         return self.reuse.holds(lambda: check_halves(self, vote, train_outputs, test_outputs))
 
 
