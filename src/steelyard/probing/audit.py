@@ -106,8 +106,11 @@ def audit(
             raise CannotShareError(f"the forward pass changes {attribute!r} of {module}")
         if not same_gradients:
             raise CannotShareError("the gradients of a pass over all samples are not those of passes over some of them")
-        if reuse.setting == "detect":
-            _check_fine(expected)
+        for name, loss in expected.items():
+            if reuse.setting == "detect" and torch.finfo(loss.dtype).eps > COARSE:
+                raise CannotShareError(
+                    f"the loss of domain {name!r} is {loss.dtype}, too coarse to tell whether it is a mean over samples"
+                )
     reuse.note_audit(model)
 
 
@@ -199,15 +202,6 @@ def _rounding(tensor: Tensor, *, units: int) -> float:
     if torch.is_autocast_enabled(device):
         eps = max(eps, torch.finfo(torch.get_autocast_dtype(device)).eps)
     return (4 if eps > COARSE else units) * eps
-
-
-def _check_fine(losses: Mapping[str, Tensor]) -> None:
-    """Refuse losses of too few digits to tell a mean over samples from something else."""
-    for name, loss in losses.items():
-        if torch.finfo(loss.dtype).eps > COARSE:
-            raise CannotShareError(
-                f"the loss of domain {name!r} is {loss.dtype}, too coarse to tell whether it is a mean over samples"
-            )
 
 
 def _check_leaves(loss: Tensor, parameters: Iterable[Tensor]) -> None:

@@ -135,16 +135,17 @@ def run_one_by_one(
     replica: Replica, halves: Mapping[str, Halves], leaves: Leaves, *, scaler: GradScaler | None
 ) -> HalfPasses:
     """One pass over each half."""
-    passes = HalfPasses([], [], GradientRows([]))
+    losses: list[Tensor] = []
+    outputs: list[Tree] = []
     rows: list[Gradients] = []
     overflowed = False
     for half in in_order(halves):
         half_pass = run_pass(replica, {half.domain: half.samples}, leaves, scaler=scaler)
-        passes.losses.append(half_pass.losses[half.domain])
-        passes.outputs.extend(half_pass.outputs.values())
+        losses.append(half_pass.losses[half.domain])
+        outputs.extend(half_pass.outputs.values())  # one, or none for an objective
         rows.append(half_pass.gradients)
         overflowed |= half_pass.overflowed
-    return passes._replace(gradients=GradientRows.separate(rows), overflowed=overflowed)
+    return HalfPasses(losses, outputs, GradientRows.separate(rows), overflowed)
 
 
 def run_vmapped(replica: Replica, halves: Mapping[str, Halves], leaves: Leaves) -> HalfPasses:
