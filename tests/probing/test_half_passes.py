@@ -245,6 +245,17 @@ def test_what_was_given_up_is_in_the_checkpoint():
     assert "refused before the checkpoint" in repr(resumed.probe)
 
 
+@pytest.mark.parametrize("rows", [1, 4, 6])
+def test_chunks_give_the_same(rows, monkeypatch):
+    model, samples = layers(nn.ReLU()).double(), equal_sizes()
+    expected = run(model, sy.FirstOrder(), samples=samples)
+    monkeypatch.setattr(half_passes, "_ROWS_AT_ONCE", rows)
+    monkeypatch.setattr(half_passes, "_ELEMENTS_AT_ONCE", 1)
+    probe = sy.FirstOrder()
+    assert_same(run(model, probe, samples=samples), expected)
+    assert probe.vmapping.reason is None
+
+
 def test_large_passes_are_run_one_by_one(monkeypatch):
     monkeypatch.setattr(half_passes, "_LARGE_PASS", 10)
     probe = sy.FirstOrder()
