@@ -1,6 +1,6 @@
 import random
 import types
-from collections import OrderedDict, defaultdict, deque, namedtuple
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from functools import partial
 
 import pytest
@@ -238,3 +238,12 @@ def test_refuses_a_sharded_module():
 def test_refuses_a_scripted_module():
     with pytest.raises(TypeError, match="pass the Linear it was scripted from"):
         replica_of(torch.jit.script(nn.Linear(1, 1)))
+
+
+def test_a_counter_is_copied_with_its_counts():
+    model = nn.Linear(1, 1)
+    model.seen = Counter(a=2)
+    copied = replica_of(model)
+    assert copied.seen == Counter(a=2)
+    copied.seen["a"] += 1
+    assert model.seen == Counter(a=2)

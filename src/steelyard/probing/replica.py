@@ -3,7 +3,7 @@
 import copy
 import random
 import sys
-from collections import OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 _PLAIN = frozenset((bool, int, float, str, type(None)))
-_CONTAINERS = frozenset((list, set, deque, dict, OrderedDict, defaultdict))
+_CONTAINERS = frozenset((list, set, deque, dict, OrderedDict, defaultdict, Counter))
 # Private names of torch, as seen in torch 2.13; tests fail where they change.
 _COMPILED_FROM = "_torchdynamo_orig_callable"  # of a function that torch.compile returns: the original
 _COMPILED_MODULE = "_orig_mod"  # of a module that torch.compile returns: the original
@@ -169,7 +169,8 @@ class Replica:
             return copied
         copied.clear()  # which leaves a default factory, or a maximum length
         if isinstance(live, dict):
-            copied.update((key, self._copy(item)) for key, item in live.items())
+            for key, item in live.items():  # not by update, which counts in a Counter
+                copied[key] = self._copy(item)
         elif isinstance(live, set):
             copied.update(self._items(live))
         else:
