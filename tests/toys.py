@@ -76,14 +76,14 @@ def reference_hypothetical_losses(model, optimizer, halves, *, loss=mse_loss, ev
     """The inner loop in ten lines: real steps of a real optimizer, on deep copies. Halves: name -> (train, test)."""
     found = {}
     for name in halves:
-        twin, stepper = copy.deepcopy((model, optimizer))
+        replica, stepper = copy.deepcopy((model, optimizer))
         (x, y), _ = halves[name]
         stepper.zero_grad()
-        loss(twin(x), y).backward()
+        loss(replica(x), y).backward()
         stepper.step()
-        twin.train(not evaluate and twin.training)
+        replica.train(not evaluate and replica.training)
         with torch.no_grad():
-            found[name] = sum(loss(twin(x), y).item() for _, (x, y) in halves.values())
+            found[name] = sum(loss(replica(x), y).item() for _, (x, y) in halves.values())
     return found
 
 

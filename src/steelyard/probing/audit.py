@@ -1,8 +1,7 @@
 """Checks that losses and gradients of a whole batch are the means of those of its parts."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,16 +16,27 @@ from steelyard.batches import (
     join_samples,
     take_samples,
 )
-from steelyard.probing.halves import Halves
 from steelyard.probing.passes import explained_in_evaluation, model_and_losses, take_gradients
 from steelyard.probing.probe import Gradients, Losses
 from steelyard.probing.replica import Replica, preserved_random_states
 from steelyard.probing.sharing import CannotShareError, Reuse
+from steelyard.probing.vote_probe import Halves, Vote, VoteProbe
 
 COARSE = 1e-4  # float16 and bfloat16 round by more: too coarse to tell a mean over samples from something else
 
 Parts = Mapping[str, Sequence[Tree]]
 """Each domain's samples, in the parts that the vote runs separately."""
+
+
+def check_halves(
+    probe: VoteProbe, vote: Vote, train_outputs: Mapping[str, Tree], test_outputs: Mapping[str, Tree]
+) -> None:
+    """Refuse to share where the outer loss is not the mean of the halves' losses; an objective has no outputs."""
+    if train_outputs:
+        check_loss_is_mean(vote.losses, vote.halves, train_outputs, test_outputs)
+    if probe.reuse.needs_audit(vote.model, probe.vote_number):
+        parts = {name: half[:2] for name, half in vote.halves.items()}
+        audit(vote.model, vote.losses, parts, scaler=probe.scaler, reuse=probe.reuse, evaluating=probe.evaluating)
 
 
 def check_loss_is_mean(
@@ -40,7 +50,7 @@ def check_loss_is_mean(
     """
     wholes: dict[str, Tensor] = {}
     means: dict[str, Tensor] = {}
-    other_gradients: list[str] = []  # the domains whose loss has other gradients than the mean
+    outputs: dict[str, list[Tensor]] = {}
     for name, half in halves.items():
         if not can_join([train_outputs[name], test_outputs[name]]):
             raise CannotShareError(f"the outputs for domain {name!r} have another form in evaluation mode")
@@ -50,17 +60,16 @@ def check_loss_is_mean(
             # Clones, because a loss may write into the outputs that it is given.
             first = losses.of({name: clone_samples(first_outputs)}, {name: half.meta_train})[name]
             second = losses.of({name: clone_samples(second_outputs)}, {name: half.meta_test})[name]
-            whole = losses.of({name: join_samples([first_outputs, second_outputs])}, {name: half.whole})[name]
-            mean = half.share * first + (1 - half.share) * second
-        if not _have_same_gradients(whole, mean, [*first_copies, *second_copies]):
-            other_gradients.append(name)
-        wholes[name], means[name] = whole.detach(), mean.detach()
-    eps = torch.finfo(next(iter(wholes.values())).dtype).eps
-    check_same_losses(wholes, means, tolerance=_of_a_loss(1024, eps))
-    if other_gradients:
-        raise CannotShareError(
-            f"the gradients of the loss of domain {other_gradients[0]!r} are not those of a mean over samples"
-        )
+            wholes[name] = losses.of({name: join_samples([first_outputs, second_outputs])}, {name: half.whole})[name]
+            means[name] = half.share * first + (1 - half.share) * second
+        outputs[name] = [*first_copies, *second_copies]
+    with torch.autocast(next(iter(wholes.values())).device.type, enabled=False):
+        check_same_losses(wholes, means, units=1024)
+        for name, whole in wholes.items():
+            if not _have_same_gradients(whole, means[name], outputs[name]):
+                raise CannotShareError(
+                    f"the gradients of the loss of domain {name!r} are not those of a mean over samples"
+                )
 
 
 def audit(
@@ -86,20 +95,22 @@ def audit(
         same_gradients = _have_gradients_of_parts(replica, parts, scaler=scaler)
         with torch.no_grad():
             expected = _means_of_parts(copied, copied_losses, parts)
-            tolerance = pass_rounding(next(iter(expected.values())))
-            check_same_losses(copied_losses(copied, whole), expected, tolerance=tolerance)
+            check_same_losses(copied_losses(copied, whole), expected)
             if evaluating:
                 with explained_in_evaluation(evaluating):
                     evaluated = copied_losses(copied.eval(), whole)
-                check_same_losses(evaluated, expected, tolerance=tolerance)
+                check_same_losses(evaluated, expected)
         changed = replica.changed_attribute()
         if changed is not None:
             module, attribute = changed
             raise CannotShareError(f"the forward pass changes {attribute!r} of {module}")
         if not same_gradients:
             raise CannotShareError("the gradients of a pass over all samples are not those of passes over some of them")
-        if reuse.setting == "detect":
-            _check_fine(expected)
+        for name, loss in expected.items():
+            if reuse.setting == "detect" and torch.finfo(loss.dtype).eps > COARSE:
+                raise CannotShareError(
+                    f"the loss of domain {name!r} is {loss.dtype}, too coarse to tell whether it is a mean over samples"
+                )
     reuse.note_audit(model)
 
 
@@ -130,20 +141,20 @@ def _have_gradients_of_parts(replica: Replica, parts: Parts, *, scaler: GradScal
     expected, _ = take_gradients(separate, leaves, scaler=scaler)
     # Other kernels for other numbers of samples round differently, and that switches activations and maxima near a tie:
     # 3 % of the gradients of an untrained U-Net on noise.
-    tolerance = max(0.1, 32 * _cast_eps(together), 32 * torch.finfo(together.dtype).eps)
-    return are_close(gradients, expected, tolerance=tolerance)
+    return are_close(gradients, expected, tolerance=max(0.1, 8 * _rounding(together, units=4096)))
 
 
-def check_same_losses(wholes: Mapping[str, Tensor], means: Mapping[str, Tensor], *, tolerance: float) -> None:
+def check_same_losses(wholes: Mapping[str, Tensor], means: Mapping[str, Tensor], *, units: int = 4096) -> None:
     """Refuse the first domain whose loss over all samples is not the mean of its parts', up to rounding.
 
     The tolerance is relative to the loss itself, and to a thousandth of the largest, for one whose terms cancel.
     """
-    pairs = [(float(loss), float(means[name])) for name, loss in wholes.items()]
-    largest = max(map(abs, filter(math.isfinite, chain(*pairs))), default=0.0)
-    for name, (whole, mean) in zip(wholes, pairs, strict=True):
-        scale = max(abs(whole), largest / 1000)
-        if math.isfinite(whole) and not abs(whole - mean) <= tolerance * scale:
+    values = [abs(float(loss.detach())) for loss in (*wholes.values(), *means.values())]
+    largest = max(filter(math.isfinite, values), default=0.0)
+    for name, loss in wholes.items():
+        whole, mean = float(loss.detach()), float(means[name].detach())
+        tolerance = _rounding(loss, units=units) * max(abs(whole), largest / 1000)
+        if math.isfinite(whole) and not abs(whole - mean) <= tolerance:
             raise CannotShareError(
                 f"the loss of domain {name!r} over all samples is {whole:.6g}, and {mean:.6g} as a mean of halves"
             )
@@ -151,94 +162,61 @@ def check_same_losses(wholes: Mapping[str, Tensor], means: Mapping[str, Tensor],
 
 def are_close(gradients: Gradients, expected: Gradients, *, tolerance: float) -> bool:
     """Whether gradients agree: no difference is larger than a part of its norm, and of a hundredth of the largest."""
-    norms = [_distance(gradient, None) for gradient in gradients]
+    norms = [_norm(gradient) for gradient in gradients]
     largest = max(filter(math.isfinite, norms), default=0.0)
     for gradient, expectation, norm in zip(gradients, expected, norms, strict=True):
-        if math.isfinite(norm) and not _distance(gradient, expectation) <= tolerance * (norm + largest / 100):
+        difference = _norm(expectation) if gradient is None else norm  # a missing gradient is zero
+        if gradient is not None and expectation is not None:
+            difference = _norm(gradient - expectation)
+        if math.isfinite(norm) and not difference <= tolerance * (norm + largest / 100):
             return False
     return True
 
 
-def _distance(first: Tensor | None, second: Tensor | None) -> float:
-    """The norm of the difference of two gradients, of which a missing one is zero."""
-    if first is not None and second is not None:
-        return float((first - second).norm())
-    remaining = second if first is None else first
-    if remaining is None:
-        return 0.0
-    return float(remaining.norm())
+def _norm(gradient: Tensor | None) -> float:
+    return 0.0 if gradient is None else float(gradient.norm())
 
 
 def _have_same_gradients(loss: Tensor, other: Tensor, outputs: Sequence[Tensor]) -> bool:
     """Whether two losses have the same gradients for the outputs, up to rounding."""
     if not outputs or not loss.requires_grad or not other.requires_grad:
         return loss.requires_grad == other.requires_grad
-    with torch.autocast(loss.device.type, enabled=False):
-        gradients = torch.autograd.grad(loss, outputs, allow_unused=True, materialize_grads=True)
-        expected = torch.autograd.grad(other, outputs, allow_unused=True, materialize_grads=True)
+    gradients = torch.autograd.grad(loss, outputs, allow_unused=True, materialize_grads=True)
+    expected = torch.autograd.grad(other, outputs, allow_unused=True, materialize_grads=True)
     for gradient, expectation in zip(gradients, expected, strict=True):
         # Compared output by output: one with large gradients must not hide an error in another.
-        if not expectation.numel():
-            continue
-        largest = expectation.abs().max()
-        if not bool(largest.isfinite()):
-            continue  # nothing can be compared
-        # Gradients of coarse outputs are computed in float32 as a rule, and rounded once.
-        eps = torch.finfo(gradient.dtype).eps
-        tolerance = (4 if eps > COARSE else 128) * eps * largest
-        if not bool(((gradient - expectation).abs() <= tolerance).all()):
+        if not are_close([gradient], [expectation], tolerance=_rounding(gradient, units=128)):
             return False
     return True
 
 
-def pass_rounding(loss: Tensor) -> float:
-    """How far, relative to it, a loss may differ between passes over other numbers of samples."""
-    return max(_of_a_loss(4096, torch.finfo(loss.dtype).eps), 4 * _cast_eps(loss))
+def _rounding(tensor: Tensor, *, units: int) -> float:
+    """How far, relative to it, a value may differ because of rounding, by its own precision and that of autocast.
 
-
-def _of_a_loss(units: int, eps: float) -> float:
-    """A tolerance in units of the rounding; for a coarse loss at most 2 %, or 16 units."""
-    return min(units * eps, max(0.02, 16 * eps))
-
-
-def _cast_eps(loss: Tensor) -> float:
-    """The rounding of autocast, 0 where it is off."""
-    device = loss.device.type
-    if not torch.is_autocast_enabled(device):
-        return 0.0
-    return torch.finfo(torch.get_autocast_dtype(device)).eps
-
-
-def _check_fine(losses: Mapping[str, Tensor]) -> None:
-    """Refuse losses of too few digits to tell a mean over samples from something else."""
-    for name, loss in losses.items():
-        if torch.finfo(loss.dtype).eps > COARSE:
-            raise CannotShareError(
-                f"the loss of domain {name!r} is {loss.dtype}, too coarse to tell whether it is a mean over samples"
-            )
+    Args:
+        tensor: the value.
+        units: in which it may differ; coarse values, which are computed in float32 as a rule and rounded once, in 4.
+    """
+    device = tensor.device.type
+    eps = torch.finfo(tensor.dtype).eps
+    if torch.is_autocast_enabled(device):
+        eps = max(eps, torch.finfo(torch.get_autocast_dtype(device)).eps)
+    return (4 if eps > COARSE else units) * eps
 
 
 def _check_leaves(loss: Tensor, parameters: Iterable[Tensor]) -> None:
     """Refuse a loss that depends on a trainable tensor outside the model and the loss."""
     expected = {id(parameter) for parameter in parameters}
-    for leaf in leaves_in_graph(loss):
-        if id(leaf) not in expected:
-            raise CannotShareError(
-                f"it depends on a trainable tensor of shape {tuple(leaf.shape)} outside the model and the loss"
-            )
-
-
-def leaves_in_graph(loss: Tensor) -> Iterator[Tensor]:
-    """The trainable tensors that a loss depends on, each as often as it was used."""
     seen, waiting = {loss.grad_fn}, [loss.grad_fn]
     while waiting:
         node = waiting.pop()
         if node is None:
             continue
-        for following, _ in node.next_functions:
-            leaf = getattr(following, "variable", None)  # of the nodes that accumulate gradients
-            if leaf is not None:
-                yield leaf
-            elif following not in seen:
-                seen.add(following)
-                waiting.append(following)
+        leaf = getattr(node, "variable", None)  # of the nodes that accumulate gradients
+        if leaf is not None and id(leaf) not in expected:
+            raise CannotShareError(
+                f"it depends on a trainable tensor of shape {tuple(leaf.shape)} outside the model and the loss"
+            )
+        following = {function for function, _ in node.next_functions}
+        waiting += following - seen
+        seen |= following

@@ -1,56 +1,28 @@
 """First-order votes: gradients instead of steps taken."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, final
+from typing import final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
-from torch.optim import Optimizer
 
-from steelyard.batches import Tree
 from steelyard.measurement import Measurement
-from steelyard.probing.audit import audit, check_loss_is_mean
-from steelyard.probing.halves import Halves, Split, halve, in_order, meta_tests
-from steelyard.probing.optimizer_step import HypotheticalSteps, Rule, check_model_is_used
+from steelyard.probing.audit import check_halves
+from steelyard.probing.half_passes import HalfPasses, Vmapping, run_one_by_one
+from steelyard.probing.optimizer_step import Rule, check_model_is_used
 from steelyard.probing.passes import (
     GradientRows,
-    HalfPasses,
-    HalfTooSmallError,
     Leaves,
     explained_in_evaluation,
     leaves_of,
     model_and_losses,
     run_pass,
 )
-from steelyard.probing.probe import Finding, Gradients, Losses
+from steelyard.probing.probe import Finding
 from steelyard.probing.replica import Replica, preserved_random_states, random_states
 from steelyard.probing.sharing import CannotShareError, Part, Reusing, check_traces, share
-from steelyard.probing.vmapped_passes import (
-    Vmapping,
-    check_passes_are_small,
-    run_vmapped,
-    slow_rules_raised,
-    stored_elements,
-)
-from steelyard.probing.vote_probe import MetaTest, VoteProbe
-
-
-class _Run(NamedTuple):
-    """Passes over all halves, and the replica that they were run on."""
-
-    passes: HalfPasses
-    replica: Replica
-    leaves: Leaves
-
-
-class _Vote(NamedTuple):
-    """What a vote is cast on."""
-
-    model: nn.Module
-    losses: Losses
-    halves: dict[str, Halves]
-    steps: HypotheticalSteps
+from steelyard.probing.vote_probe import Halves, MetaTest, Split, Vote, VoteProbe, in_order, meta_tests
 
 
 @final
@@ -80,10 +52,13 @@ class FirstOrder(VoteProbe):
             the forward pass (`reuse.reason` says what did). `True`: you say so; a contradiction is an error.
 
     >>> import steelyard as sy
-    >>> model = nn.Linear(3, 1)
+    >>> model = torch.nn.Linear(3, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     >>> balancer = sy.Balancer(
-    ...     ("a", "b"), loss=nn.functional.mse_loss, weighting=sy.DirichletVote("greedy"), probe=sy.FirstOrder()
+    ...     ("a", "b"),
+    ...     loss=torch.nn.functional.mse_loss,
+    ...     weighting=sy.DirichletVote("greedy"),
+    ...     probe=sy.FirstOrder(),
     ... )
     >>> batch = {name: (torch.ones(4, 3), torch.full((4, 1), y)) for name, y in (("a", 0.0), ("b", 5.0))}
     >>> balancer(model, batch, optimizer).backward()
@@ -107,120 +82,76 @@ class FirstOrder(VoteProbe):
         )
         self.vmapping = Vmapping()
 
-    def _measure(
-        self, model: nn.Module, batch: Mapping[str, Tree], *, losses: Losses, optimizer: Optimizer
-    ) -> Measurement | Finding:
-        halves = halve(batch, split=self.split, seed=int(self.steps))
-        nothing = Measurement.nothing(len(losses.domains))
-        if len(halves) < 2:
-            return nothing
-        vote = _Vote(model, losses, halves, HypotheticalSteps(optimizer, self.step))
-        try:
-            with preserved_random_states(model.parameters()):
-                finding = self._measure_shared(vote, batch)
-                if finding is not None:
-                    return finding
-                return self._measure_apart(vote)
-        except HalfTooSmallError:
-            return nothing
+    def _cast(self, vote: Vote) -> Measurement | Finding:
+        finding: Finding | None = None
+        if self.reuse.may_begin(vote.model, vote.losses, scaler=self.scaler):
+            finding = self._measure_shared(vote)
+        if finding is None:
+            return self._measure_apart(vote)
+        return finding
 
-    def _measure_shared(self, vote: _Vote, batch: Mapping[str, Tree]) -> Finding | None:
+    def _measure_shared(self, vote: Vote) -> Finding | None:
         """The vote and the outer step's gradients; `None` where the gradients cannot serve the outer step."""
-        if not self.reuse.may_begin(vote.model, vote.losses, scaler=self.scaler):
-            return None
-        states = random_states(vote.model.parameters())
-        passes, replica, leaves = self._run_halves(vote)
-        if passes.overflowed:
-            return None
-        drawn = random_states(vote.model.parameters()) != states
-        if not self.reuse.holds(lambda: self._check_passes(vote, passes, replica, drawn=drawn)):
+        # Only steps that are not linear in the gradient are taken on the replica.
+        replica = Replica(vote.model, vote.losses, borrow=vote.steps.are_linear)
+        leaves = leaves_of(replica, vote.steps.optimizer, everything=True)
+        states = random_states(leaves.live)
+        passes = self._run_halves(vote, replica, leaves)
+        drawn = random_states(leaves.live) != states
+        if passes.overflowed or not self.reuse.holds(lambda: self._check_passes(vote, passes, replica, drawn=drawn)):
             return None
         count = len(vote.halves)
         trained, tested = passes.gradients.part(0, count), passes.gradients.part(count, 2 * count)
         check_model_is_used(trained, leaves)
         slopes = vote.steps.slopes(trained, tested.weighted_sum([1.0] * count), replica, leaves)
         values = _hypothetical_losses(passes.losses[count:], slopes, vote.halves)
-        rest = {name: (1.0, samples) for name, samples in batch.items() if name not in vote.halves}
+        rest = {name: (1.0, samples) for name, samples in vote.batch.items() if name not in vote.halves}
         parts = []
         for half, loss in zip(in_order(vote.halves), passes.losses, strict=True):
             parts.append(Part(half.domain, half.share, loss))
         shared = share(parts, passes.gradients, leaves.live, rest=rest)
         return Finding(Measurement.by_name(values, vote.losses.domains), shared)
 
-    def _measure_apart(self, vote: _Vote) -> Measurement:
+    def _measure_apart(self, vote: Vote) -> Measurement:
         """The vote alone: each domain's gradient on its meta-train half, and G on all meta-test halves together."""
         trained = []
         for name, half in vote.halves.items():
-            replica, leaves = self._replica(vote, everything=False)
+            replica, leaves = _fresh_replica(vote)
             with preserved_random_states(leaves.live):  # every domain's pass draws the same numbers
                 trained.append(run_pass(replica, {name: half.meta_train}, leaves, scaler=self.scaler).gradients)
         rows = GradientRows.separate(trained)
-        replica, leaves = self._replica(vote, everything=False)
-        evaluating = self.meta_test == "eval"
-        if evaluating:
+        replica, leaves = _fresh_replica(vote)
+        if self.evaluating:
             model_and_losses(replica)[0].eval()
-        with explained_in_evaluation(evaluating):
+        with explained_in_evaluation(self.evaluating):
             tested = run_pass(replica, meta_tests(vote.halves), leaves, scaler=self.scaler)
         check_model_is_used(rows, leaves)
         slopes = vote.steps.slopes(rows, tested.gradients, replica, leaves)
         values = _hypothetical_losses(list(tested.losses.values()), slopes, vote.halves)
         return Measurement.by_name(values, vote.losses.domains)
 
-    def _run_halves(self, vote: _Vote) -> _Run:
+    def _run_halves(self, vote: Vote, replica: Replica, leaves: Leaves) -> HalfPasses:
         """One pass over each half: all at once where that works and pays, else one by one."""
-        if self.scaler is not None or not self.vmapping.applies_to(vote.model, vote.losses, vote.halves):
-            return self._run_one_by_one(vote)
-        verified = self.vmapping.is_verified(vote.model, self.vote_number)
-        return self._run_vmapped(vote) if verified else self._run_both(vote)
+        if self.scaler is None and self.vmapping.applies_to(vote.model, vote.losses, vote.halves):
+            return self.vmapping.run(replica, vote.halves, leaves, vote_number=self.vote_number)
+        return run_one_by_one(replica, vote.halves, leaves, scaler=self.scaler)
 
-    def _run_vmapped(self, vote: _Vote) -> _Run:
-        """All halves at once; one by one after an error."""
-        replica, leaves = self._replica(vote, everything=True)
-        try:
-            return _Run(run_vmapped(replica, vote.halves, leaves), replica, leaves)
-        except Exception as error:
-            self.vmapping.refuse(error)
-        return self._run_one_by_one(vote)
-
-    def _run_both(self, vote: _Vote) -> _Run:
-        """All halves at once if that gives what one by one gives, else one by one."""
-        with stored_elements(vote.model.parameters()) as sizes:
-            separate = self._run_one_by_one(vote)
-        replica, leaves = self._replica(vote, everything=True)
-        try:
-            check_passes_are_small(sizes, 2 * len(vote.halves))
-            with slow_rules_raised():
-                passes = run_vmapped(replica, vote.halves, leaves)
-            self.vmapping.verify(vote.model, passes, separate.passes)
-        except Exception as error:
-            self.vmapping.refuse(error)
-            return separate
-        return _Run(passes, replica, leaves)
-
-    def _run_one_by_one(self, vote: _Vote) -> _Run:
-        """One pass over each half."""
-        replica, leaves = self._replica(vote, everything=True)
-        return _Run(_run_one_by_one(replica, vote.halves, leaves, scaler=self.scaler), replica, leaves)
-
-    def _replica(self, vote: _Vote, *, everything: bool) -> tuple[Replica, Leaves]:
-        """A fresh replica; only steps that are not linear in the gradient are taken on it."""
-        replica = Replica(vote.model, vote.losses, borrow=everything and vote.steps.are_linear)
-        return replica, leaves_of(replica, vote.steps.optimizer, everything=everything)
-
-    def _check_passes(self, vote: _Vote, passes: HalfPasses, replica: Replica, *, drawn: bool) -> None:
+    def _check_passes(self, vote: Vote, passes: HalfPasses, replica: Replica, *, drawn: bool) -> None:
         """Refuse to share where the outer loss is not the mean of the halves' losses."""
         check_traces(replica, drawn=drawn)
         if self.vmapping.saw_data_dependence and self.reuse.setting == "detect":
             raise CannotShareError("the forward pass branches on values of the batch, so that samples may meet")
-        if passes.outputs:
-            count = len(vote.halves)
-            train_outputs = dict(zip(vote.halves, passes.outputs[:count], strict=True))
-            test_outputs = dict(zip(vote.halves, passes.outputs[count:], strict=True))
-            check_loss_is_mean(vote.losses, vote.halves, train_outputs, test_outputs)
-        if self.reuse.needs_audit(vote.model, self.vote_number):
-            parts = {name: half[:2] for name, half in vote.halves.items()}
-            evaluating = self.meta_test == "eval"
-            audit(vote.model, vote.losses, parts, scaler=self.scaler, reuse=self.reuse, evaluating=evaluating)
+        count = len(vote.halves)
+        # Without strict: an objective has no outputs.
+        train_outputs = dict(zip(vote.halves, passes.outputs[:count], strict=False))
+        test_outputs = dict(zip(vote.halves, passes.outputs[count:], strict=False))
+        check_halves(self, vote, train_outputs, test_outputs)
+
+
+def _fresh_replica(vote: Vote) -> tuple[Replica, Leaves]:
+    """A replica that no pass has run on, and its parameters that the optimizer steps."""
+    replica = Replica(vote.model, vote.losses)
+    return replica, leaves_of(replica, vote.steps.optimizer, everything=False)
 
 
 def _hypothetical_losses(
@@ -229,22 +160,3 @@ def _hypothetical_losses(
     """H_d ≈ Σ_j L_j + ⟨Δ_d, G⟩ for each domain."""
     level = torch.stack([loss.double() for loss in test_losses]).sum().cpu()
     return {name: level + slope for name, slope in zip(halves, slopes, strict=True)}
-
-
-def _run_one_by_one(
-    replica: Replica, halves: Mapping[str, Halves], leaves: Leaves, *, scaler: GradScaler | None
-) -> HalfPasses:
-    """One pass over each half."""
-    half_losses: list[Tensor] = []
-    half_outputs: list[Tree] = []
-    gradients: list[Gradients] = []
-    overflowed = False
-    for half in in_order(halves):
-        half_pass = run_pass(replica, {half.domain: half.samples}, leaves, scaler=scaler)
-        half_losses.append(half_pass.losses[half.domain])
-        gradients.append(half_pass.gradients)
-        overflowed |= half_pass.overflowed
-        if half_pass.outputs is not None:
-            half_outputs.append(half_pass.outputs[half.domain])
-    rows = GradientRows.separate(gradients)
-    return HalfPasses(half_losses, half_outputs, rows, overflowed)

@@ -1,7 +1,7 @@
 """The inner products of the domains' gradients."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
 import torch
 from torch import nn
@@ -16,7 +16,6 @@ from steelyard.probing.passes import (
     GradientRows,
     HalfTooSmallError,
     Leaves,
-    Pass,
     leaves_of,
     run_pass,
 )
@@ -59,13 +58,22 @@ class Gramian(Probe):
         replica = Replica(model, losses)
         leaves = leaves_of(replica, innermost(optimizer), everything=sharing)
         states = random_states(leaves.live)
+        rows: list[Gradients] = []
+        parts: list[Part] = []
+        drawn = overflowed = False
         try:
-            passes, drawn = self._run_domains(replica, batch, leaves, states)
+            for name, samples in batch.items():
+                with preserved_random_states(leaves.live):  # every domain's pass draws the same numbers
+                    domain_pass = run_pass(replica, {name: samples}, leaves, scaler=self.scaler)
+                    drawn |= random_states(leaves.live) != states
+                rows.append(domain_pass.gradients)
+                parts.append(Part(name, 1.0, domain_pass.losses[name]))
+                overflowed |= domain_pass.overflowed
         except HalfTooSmallError:
-            return _measurement({}, leaves, losses.domains)
-        gradients = {name: domain_pass.gradients for name, domain_pass in passes.items()}
-        rows = GradientRows.separate(list(gradients.values()))
-        check_model_is_used(rows, leaves)
+            count = len(losses.domains)
+            return Measurement(torch.zeros(count, count, dtype=torch.float64), torch.zeros(count, dtype=torch.bool))
+        gradients = GradientRows.separate(rows)
+        check_model_is_used(gradients, leaves)
 
         def check() -> None:
             check_traces(replica, drawn=drawn)
@@ -74,38 +82,26 @@ class Gramian(Probe):
                 audit(model, losses, whole, scaler=self.scaler, reuse=self.reuse, evaluating=False)
 
         shared: Shared | None = None
-        overflowed = any(domain_pass.overflowed for domain_pass in passes.values())
         if sharing and not overflowed and self.reuse.holds(check):
-            parts = [Part(name, 1.0, domain_pass.losses[name]) for name, domain_pass in passes.items()]
-            shared = share(parts, rows, leaves.live, rest={})
-        return Finding(_measurement(gradients, leaves, losses.domains), shared)
-
-    def _run_domains(
-        self, replica: Replica, batch: Mapping[str, Tree], leaves: Leaves, states: list[Any]
-    ) -> tuple[dict[str, Pass], bool]:
-        """One pass over each domain, all from the same random states, and whether one of them draws numbers."""
-        passes: dict[str, Pass] = {}
-        drawn = False
-        for name, samples in batch.items():
-            with preserved_random_states(leaves.live):
-                passes[name] = run_pass(replica, {name: samples}, leaves, scaler=self.scaler)
-                drawn |= random_states(leaves.live) != states
-        return passes, drawn
+            shared = share(parts, gradients, leaves.live, rest={})
+        return Finding(_measurement(gradients, list(batch), leaves, losses.domains), shared)
 
     def extra_repr(self) -> str:
         """The settings, for `print(balancer)`."""
         return f"every={self.every}"
 
 
-def _measurement(gradients: Mapping[str, Gradients], leaves: Leaves, domains: Sequence[str]) -> Measurement:
-    """The Gramian over the parameters that the optimizer steps."""
+def _measurement(rows: GradientRows, names: Sequence[str], leaves: Leaves, domains: Sequence[str]) -> Measurement:
+    """The Gramian over the parameters that the optimizer steps, from one row of gradients for each name."""
     values = torch.zeros(len(domains), len(domains), dtype=torch.float64)
+    indices = torch.tensor([domains.index(name) for name in names])
+    present = rows.present()
     with torch.no_grad():
-        for column, stepped in enumerate(leaves.stepped):
+        for number, column in enumerate(rows.columns):
             # One parameter's gradients, of the domains whose loss depends on it.
-            present = [name for name in gradients if gradients[name][column] is not None]
-            if stepped and present:
-                stacked = torch.stack([gradients[name][column].flatten() for name in present])  # type: ignore[union-attr]
-                indices = torch.tensor([domains.index(name) for name in present])
-                values[indices[:, None], indices] += (stacked @ stacked.T).double().cpu()
-    return Measurement(values, torch.tensor([name in gradients for name in domains]))
+            gradients = [gradient.flatten() for gradient in column if gradient is not None]
+            if leaves.stepped[number] and gradients:
+                stacked = torch.stack(gradients)
+                dependent = indices[present[:, number]]
+                values[dependent[:, None], dependent] += (stacked @ stacked.T).double().cpu()
+    return Measurement(values, torch.tensor([name in names for name in domains]))

@@ -1,31 +1,29 @@
 """The paper's inner loop: take each domain's step, judge it by all domains."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, final
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
 from steelyard.batches import Tree
 from steelyard.measurement import Measurement
-from steelyard.probing.audit import audit, check_loss_is_mean
-from steelyard.probing.halves import Halves, halve, meta_tests
-from steelyard.probing.optimizer_step import HypotheticalSteps, check_model_is_used
+from steelyard.probing.audit import check_halves
+from steelyard.probing.optimizer_step import check_model_is_used
 from steelyard.probing.passes import (
     GradientRows,
-    HalfTooSmallError,
     Leaves,
     Pass,
     explained_in_evaluation,
     leaves_of,
+    losses_and_outputs,
     model_and_losses,
     run_pass,
 )
-from steelyard.probing.probe import Finding, Losses, Shared
+from steelyard.probing.probe import Finding, Gradients, Shared
 from steelyard.probing.replica import Replica, preserved_random_states, random_states
 from steelyard.probing.sharing import Part, check_traces, share
-from steelyard.probing.vote_probe import VoteProbe
+from steelyard.probing.vote_probe import Halves, Vote, VoteProbe, meta_tests
 
 
 class _Trial(NamedTuple):
@@ -33,7 +31,7 @@ class _Trial(NamedTuple):
 
     hypothetical_loss: Tensor
     trained: Pass
-    test_outputs: dict[str, Tree] | None
+    test_outputs: dict[str, Tree]
     leaves: Leaves
     shareable: bool  # whether nothing in the meta-train pass speaks against sharing its gradients
 
@@ -73,86 +71,55 @@ class InnerLoop(VoteProbe):
     )
     """
 
-    def _measure(
-        self, model: nn.Module, batch: Mapping[str, Tree], *, losses: Losses, optimizer: Optimizer
-    ) -> Measurement | Finding:
-        halves = halve(batch, split=self.split, seed=int(self.steps))
-        nothing = Measurement.nothing(len(losses.domains))
-        if len(halves) < 2:
-            return nothing
-        sharing = self.reuse.may_begin(model, losses, scaler=self.scaler)
-        steps = HypotheticalSteps(optimizer, self.step)
-        trials: dict[str, _Trial] = {}
-        for name in halves:
-            try:
-                with preserved_random_states(model.parameters()):
-                    trials[name] = self._try(name, halves, Replica(model, losses), steps, sharing=sharing)
-            except HalfTooSmallError:
-                return nothing
-        gradients = GradientRows.separate([trial.trained.gradients for trial in trials.values()])
-        leaves = next(iter(trials.values())).leaves
+    def _cast(self, vote: Vote) -> Finding:
+        sharing = self.reuse.may_begin(vote.model, vote.losses, scaler=self.scaler)
+        trials: list[_Trial] = []
+        rows: list[Gradients] = []
+        parts: list[Part] = []
+        values: dict[str, Tensor] = {}
+        for name, half in vote.halves.items():
+            with preserved_random_states(vote.model.parameters()):  # every trial draws the same numbers
+                trial = self._try(name, vote, sharing=sharing)
+            trials.append(trial)
+            rows.append(trial.trained.gradients)
+            parts.append(Part(name, half.share, trial.trained.losses[name]))
+            values[name] = trial.hypothetical_loss
+        gradients = GradientRows.separate(rows)
+        leaves = trials[0].leaves
         check_model_is_used(gradients, leaves)
-        values = {name: trial.hypothetical_loss for name, trial in trials.items()}
         shared: Shared | None = None
-        if sharing and self._may_share(model, losses, halves, trials):
-            parts = [Part(name, halves[name].share, trial.trained.losses[name]) for name, trial in trials.items()]
-            shared = share(parts, gradients, leaves.live, rest=_rest(batch, halves))
-        return Finding(Measurement.by_name(values, losses.domains), shared)
+        if all(trial.shareable for trial in trials) and self._may_share(vote, trials):
+            shared = share(parts, gradients, leaves.live, rest=_rest(vote.batch, vote.halves))
+        return Finding(Measurement.by_name(values, vote.losses.domains), shared)
 
-    def _try(
-        self,
-        favoured: str,
-        halves: dict[str, Halves],
-        replica: Replica,
-        steps: HypotheticalSteps,
-        *,
-        sharing: bool,
-    ) -> _Trial:
+    def _try(self, favoured: str, vote: Vote, *, sharing: bool) -> _Trial:
         """Take the favoured domain's step, and judge it by all domains' meta-test losses."""
-        leaves = leaves_of(replica, steps.optimizer, everything=sharing)
+        replica = Replica(vote.model, vote.losses)
+        leaves = leaves_of(replica, vote.steps.optimizer, everything=sharing)
         states = random_states(leaves.live)
-        trained = run_pass(replica, {favoured: halves[favoured].meta_train}, leaves, scaler=self.scaler)
+        trained = run_pass(replica, {favoured: vote.halves[favoured].meta_train}, leaves, scaler=self.scaler)
         shareable = False
         if sharing and not trained.overflowed:
             drawn = random_states(leaves.live) != states
             shareable = self.reuse.holds(lambda: check_traces(replica, drawn=drawn))
-        steps.take(replica, leaves, trained.gradients)
+        vote.steps.take(replica, leaves, trained.gradients)
         replica.end_differentiation()
         model, losses = model_and_losses(replica)
-        evaluating = self.meta_test == "eval"
-        if evaluating:
+        if self.evaluating:
             model.eval()
-        tests = meta_tests(halves)
-        outputs: dict[str, Tree] | None = None
-        with torch.no_grad(), explained_in_evaluation(evaluating):
-            if losses.follow_outputs:
-                outputs = losses.outputs(model, tests)
-                test_losses = losses.of(outputs, tests)
-            else:
-                test_losses = losses(model, tests)
+        with torch.no_grad(), explained_in_evaluation(self.evaluating):
+            test_losses, outputs = losses_and_outputs(model, losses, meta_tests(vote.halves))
             hypothetical_loss = torch.stack([loss.double() for loss in test_losses.values()]).sum()
         return _Trial(hypothetical_loss, trained, outputs, leaves, shareable)
 
-    def _may_share(
-        self, model: nn.Module, losses: Losses, halves: dict[str, Halves], trials: dict[str, _Trial]
-    ) -> bool:
+    def _may_share(self, vote: Vote, trials: Sequence[_Trial]) -> bool:
         """Whether the meta-train halves' gradients add up to their part of the outer step's."""
-        if not all(trial.shareable for trial in trials.values()):
-            return False
-
-        def check() -> None:
-            # Only the loss of outputs is checked here, so any step's outputs serve for the meta-test halves.
-            test_outputs = next(iter(trials.values())).test_outputs
-            if test_outputs is not None:
-                train_outputs: dict[str, Tree] = {}
-                for trial in trials.values():
-                    train_outputs |= trial.trained.outputs or {}
-                check_loss_is_mean(losses, halves, train_outputs, test_outputs)
-            if self.reuse.needs_audit(model, self.vote_number):
-                parts = {name: half[:2] for name, half in halves.items()}
-                audit(model, losses, parts, scaler=self.scaler, reuse=self.reuse, evaluating=self.meta_test == "eval")
-
-        return self.reuse.holds(check)
+        train_outputs: dict[str, Tree] = {}
+        for trial in trials:
+            train_outputs |= trial.trained.outputs
+        # Only the loss of outputs is checked, so any step's outputs serve for the meta-test halves.
+        test_outputs = trials[0].test_outputs
+        return self.reuse.holds(lambda: check_halves(self, vote, train_outputs, test_outputs))
 
 
 def _rest(batch: Mapping[str, Tree], halves: Mapping[str, Halves]) -> dict[str, tuple[float, Tree]]:

@@ -18,6 +18,7 @@ from steelyard.probing.replica import Replica
 _LOWER_SCALE = 16.0  # by which the scale of float16 gradients is lowered where they overflow
 # What a loss raises if the outputs have a form that it does not expect.
 _WRONG_OUTPUT = (TypeError, ValueError, RuntimeError, AttributeError, LookupError, AssertionError)
+_MACHINE_FAILURE = "allocate memory|out of memory|CUDA error|cuDNN|CUBLAS"
 _ONE_VALUE = "Expected more than 1 value per channel"  # torch's batch normalisation, on a half that is too small
 
 
@@ -38,144 +39,97 @@ class Pass(NamedTuple):
 
     Attributes:
         losses: each domain's loss, detached.
-        outputs: each domain's outputs, detached; `None` for an objective.
+        outputs: each domain's outputs, detached; empty for an objective.
         gradients: of the summed losses, one for each leaf.
         overflowed: whether the gradients overflow under the outer loop's scale, so that a lower one was used. A vote
             can use them. The outer step cannot: its scaler has to see the overflow.
     """
 
     losses: dict[str, Tensor]
-    outputs: dict[str, Tree] | None
+    outputs: dict[str, Tree]
     gradients: Gradients
     overflowed: bool = False
 
 
-class Chunk(NamedTuple):
-    """Gradients of consecutive losses: for each parameter that they depend on, those of all losses, stacked."""
-
-    losses: int
-    columns: Mapping[int, Tensor]  # by the number of the parameter; the first dimension is the losses
-
-
 @final
 class GradientRows:
-    """Gradients of several losses: one row for each loss, one column for each parameter."""
+    """Gradients of several losses: one row for each loss, one column for each parameter.
 
-    def __init__(self, chunks: Sequence[Chunk], columns: int) -> None:
-        self._chunks = chunks
-        self._columns = columns
+    Args:
+        columns: for each parameter its gradients in all rows, either stacked, or a list with `None` where a loss does
+            not depend on it.
+    """
+
+    def __init__(self, columns: Sequence[Tensor | list[Tensor | None]]) -> None:
+        self.columns = columns
 
     @classmethod
     def separate(cls, rows: Sequence[Gradients]) -> "GradientRows":
         """Of rows that were computed one by one."""
-        chunks = []
-        for row in rows:
-            columns = {number: gradient.unsqueeze(0) for number, gradient in enumerate(row) if gradient is not None}
-            chunks.append(Chunk(1, columns))
-        return cls(chunks, len(rows[0]))
+        return cls([list(column) for column in zip(*rows, strict=True)])
 
     def row(self, index: int) -> Gradients:
         """The gradients of one loss."""
-        (chunk,) = self.part(index, index + 1)._chunks
-        gradients: list[Tensor | None] = [None] * self._columns
-        for number, stacked in chunk.columns.items():
-            gradients[number] = stacked[0]
-        return gradients
+        return [column[index] for column in self.columns]
 
     def part(self, start: int, stop: int) -> "GradientRows":
         """Consecutive rows."""
-        chunks = []
-        offset = 0  # the number of a chunk's first row
-        for chunk in self._chunks:
-            first, last = max(start - offset, 0), min(stop - offset, chunk.losses)
-            if first < last:
-                columns = {number: stacked[first:last] for number, stacked in chunk.columns.items()}
-                chunks.append(Chunk(last - first, columns))
-            offset += chunk.losses
-        return GradientRows(chunks, self._columns)
+        return GradientRows([column[start:stop] for column in self.columns])
 
     def weighted_sum(self, factors: Sequence[float]) -> Gradients:
         """Σ_r c_r g_r for each parameter; `None` where no row has a gradient."""
-        total: list[Tensor | None] = [None] * self._columns
-        offset = 0
         with torch.no_grad():
-            for chunk in self._chunks:
-                chunk_factors = factors[offset : offset + chunk.losses]
-                offset += chunk.losses
-                for number, stacked in chunk.columns.items():
-                    total[number] = _add_weighted(total[number], stacked, chunk_factors)
-        return total
+            return [_weighted_sum(column, factors) for column in self.columns]
 
     def products(self, direction: Gradients) -> Tensor:
         """⟨g, direction⟩ by row and column, float64 on the CPU; 0 where either is missing."""
-        tables = []
-        for chunk in self._chunks:
-            products: dict[int, Tensor] = {}  # by column
-            for number, stacked in chunk.columns.items():
-                along = direction[number]
-                if along is not None:
-                    products[number] = _inner_products(stacked, along)
-            table = torch.zeros(chunk.losses, self._columns, dtype=torch.float64)
-            if products:
-                # One answer from the device, not one for each parameter.
-                table[:, list(products)] = torch.stack(list(products.values()), dim=1).to("cpu", torch.float64)
-            tables.append(table)
-        return torch.cat(tables)
+        products: dict[int, Tensor] = {}  # by column
+        for number, (column, along) in enumerate(zip(self.columns, direction, strict=True)):
+            if along is not None:
+                products[number] = _inner_products(column, along)
+        table = torch.zeros(len(self.columns[0]), len(self.columns), dtype=torch.float64)
+        if products:
+            # One answer from the device, not one for each parameter.
+            table[:, list(products)] = torch.stack(list(products.values()), dim=1).to("cpu", torch.float64)
+        return table
 
     def present(self) -> Tensor:
         """Which rows have a gradient for which columns."""
-        tables = []
-        for chunk in self._chunks:
-            table = torch.zeros(chunk.losses, self._columns, dtype=torch.bool)
-            table[:, list(chunk.columns)] = True
-            tables.append(table)
-        return torch.cat(tables)
+        table = torch.ones(len(self.columns[0]), len(self.columns), dtype=torch.bool)
+        for number, column in enumerate(self.columns):
+            if isinstance(column, list):
+                table[:, number] = torch.tensor([gradient is not None for gradient in column])
+        return table
 
 
-def _add_weighted(total: Tensor | None, stacked: Tensor, factors: Sequence[float]) -> Tensor:
-    """Total + Σ_r c_r g_r, in place where there is a total."""
-    if len(factors) == 1:
-        if total is None:
-            return stacked[0] * factors[0]
-        return total.add_(stacked[0], alpha=factors[0])
-    weights = torch.tensor(factors, dtype=stacked.dtype, device=stacked.device)
-    weighted = (weights @ stacked.reshape(len(stacked), -1)).view(stacked.shape[1:])  # reads each gradient once
-    if total is None:
-        return weighted
-    return total.add_(weighted)
+def _weighted_sum(column: Tensor | list[Tensor | None], factors: Sequence[float]) -> Tensor | None:
+    """Σ_r c_r g_r of one parameter's gradients."""
+    if isinstance(column, Tensor):
+        weights = torch.tensor(factors, dtype=column.dtype, device=column.device)
+        return (weights @ column.reshape(len(column), -1)).view(column.shape[1:])  # reads each gradient once
+    total: Tensor | None = None
+    for gradient, factor in zip(column, factors, strict=True):
+        if gradient is not None and total is None:
+            total = gradient * factor
+        elif gradient is not None and total is not None:
+            total.add_(gradient, alpha=factor)
+    return total
 
 
-def _inner_products(stacked: Tensor, direction: Tensor) -> Tensor:
-    """⟨g_r, direction⟩ for each of the stacked gradients."""
-    if len(stacked) == 1:
-        return inner(stacked[0], direction).reshape(1)
-    if stacked.is_complex():
-        stacked, direction = torch.view_as_real(stacked), torch.view_as_real(direction)
-    return stacked.reshape(len(stacked), -1) @ direction.reshape(-1)
-
-
-class HalfPasses(NamedTuple):
-    """One pass over each half of each domain: first all meta-train halves, then all meta-test halves.
-
-    Attributes:
-        losses: the loss on each half, detached.
-        outputs: the outputs for each half; empty for an objective.
-        gradients: one row for each half.
-        overflowed: whether gradients overflow under the outer loop's scale.
-    """
-
-    losses: Sequence[Tensor]
-    outputs: Sequence[Tree]
-    gradients: GradientRows
-    overflowed: bool = False
+def _inner_products(column: Tensor | list[Tensor | None], direction: Tensor) -> Tensor:
+    """⟨g_r, direction⟩ for each row of one parameter's gradients."""
+    if isinstance(column, list):
+        zero = direction.new_zeros((), dtype=torch.float64)
+        return torch.stack([zero if gradient is None else inner(gradient, direction) for gradient in column])
+    if column.is_complex():
+        column, direction = torch.view_as_real(column), torch.view_as_real(direction)
+    return column.reshape(len(column), -1) @ direction.reshape(-1)
 
 
 def inner(first: Tensor, second: Tensor) -> Tensor:
     """The inner product of two tensors of one shape, flattened in the order of their memory: no copy if it is dense."""
-    if first.is_sparse:
-        first = first.to_dense()
-    if second.is_sparse:
-        second = second.to_dense()
+    if first.is_sparse or second.is_sparse:
+        first, second = first.to_dense(), second.to_dense()
     if first.is_complex():
         first, second = torch.view_as_real(first.resolve_conj()), torch.view_as_real(second.resolve_conj())
     if first.is_contiguous() and second.is_contiguous() and first.dtype == second.dtype:
@@ -208,16 +162,21 @@ def leaves_of(replica: Replica, optimizer: Optimizer, *, everything: bool) -> Le
     return leaves
 
 
+def losses_and_outputs(
+    model: nn.Module, losses: Losses, samples: Mapping[str, Tree]
+) -> tuple[dict[str, Tensor], dict[str, Tree]]:
+    """Each domain's loss, and the model's outputs for it; an objective, which runs the model itself, has none."""
+    if not losses.follow_outputs:
+        return losses(model, samples), {}
+    outputs = losses.outputs(model, samples)
+    return losses.of(outputs, samples), outputs
+
+
 def run_pass(replica: Replica, samples: Mapping[str, Tree], leaves: Leaves, *, scaler: GradScaler | None) -> Pass:
     """One pass over the samples, with the gradients of the summed losses."""
     model, losses = model_and_losses(replica)
-    outputs: dict[str, Tree] | None = None
     try:
-        if losses.follow_outputs:
-            outputs = losses.outputs(model, samples)
-            domain_losses = losses.of(outputs, samples)
-        else:
-            domain_losses = losses(model, samples)
+        domain_losses, outputs = losses_and_outputs(model, losses, samples)
     except ValueError as error:
         if str(error).startswith(_ONE_VALUE):
             raise HalfTooSmallError from error
@@ -226,9 +185,8 @@ def run_pass(replica: Replica, samples: Mapping[str, Tree], leaves: Leaves, *, s
     # Half of one domain's samples: in the outer loss their weight is about 1 / (2K).
     weight = 1 / (2 * len(losses.domains))
     gradients, overflowed = take_gradients(total, leaves.replicas, scaler=scaler, weight=weight)
-    if outputs is not None:
-        outputs = {name: detach_samples(output) for name, output in outputs.items()}
-    return Pass(detached(domain_losses), outputs, gradients, overflowed)
+    outputs = {name: detach_samples(output) for name, output in outputs.items()}
+    return Pass({name: loss.detach() for name, loss in domain_losses.items()}, outputs, gradients, overflowed)
 
 
 def take_gradients(
@@ -248,21 +206,16 @@ def take_gradients(
     with torch.autocast(loss.device.type, enabled=False):
         if scaler is None:
             return torch.autograd.grad(loss, leaves, allow_unused=True), False
-        outer_scale = scaler.get_scale()
-        own_scale = outer_scale * 2.0 ** math.floor(math.log2(weight))  # a power of two rounds nothing
-        return _scaled_gradients(loss, leaves, min(outer_scale, max(1.0, own_scale)))
-
-
-def _scaled_gradients(loss: Tensor, leaves: Sequence[Tensor], scale: float) -> tuple[Gradients, bool]:
-    """Gradients of the scaled loss, divided by the scale, and whether it had to be lowered because they overflowed."""
-    lowered = False
-    while True:
-        keep_graph = scale > 1  # for another pass with a lower scale
-        scaled = torch.autograd.grad(loss * scale, leaves, allow_unused=True, retain_graph=keep_graph)
-        if scale <= 1 or not torch.isfinite(loss) or _are_finite(scaled):
-            return [None if gradient is None else gradient / scale for gradient in scaled], lowered
-        scale = max(1.0, scale / _LOWER_SCALE)
-        lowered = True
+        first_scale = max(1.0, scaler.get_scale() * 2.0 ** math.floor(math.log2(weight)))  # powers of two round nothing
+        scale = min(scaler.get_scale(), first_scale)
+        lowered = False
+        while True:
+            keep_graph = scale > 1  # for another pass with a lower scale
+            scaled = torch.autograd.grad(loss * scale, leaves, allow_unused=True, retain_graph=keep_graph)
+            if scale <= 1 or not torch.isfinite(loss) or _are_finite(scaled):
+                return [None if gradient is None else gradient / scale for gradient in scaled], lowered
+            scale = max(1.0, scale / _LOWER_SCALE)
+            lowered = True
 
 
 def _are_finite(gradients: Gradients) -> bool:
@@ -276,26 +229,14 @@ def explained_in_evaluation(evaluating: bool) -> Iterator[None]:
     """Say what to do where the loss of a model in evaluation mode cannot be computed.
 
     Some models return something else there: one output instead of several (deep supervision), or boxes (detectors).
-    The same model has run in training mode before, so the mode is the likely cause.
+    The same model has run in training mode before, so the mode is the likely cause, unless memory or a device failed.
     """
     try:
         yield
     except _WRONG_OUTPUT as error:
-        if not evaluating or _is_about_the_machine(error):
+        if not evaluating or isinstance(error, torch.OutOfMemoryError) or re.search(_MACHINE_FAILURE, str(error)):
             raise
         raise ValueError(
             f"a hypothetical step could not be judged in evaluation mode ({type(error).__name__}: {error}). "
             'If the model returns something else in evaluation mode, pass meta_test="batch" to the probe.'
         ) from error
-
-
-def _is_about_the_machine(error: Exception) -> bool:
-    """Whether memory or a device has failed, for which no mode is the cause."""
-    if isinstance(error, torch.OutOfMemoryError):
-        return True
-    return re.search("allocate memory|out of memory|CUDA error|cuDNN|CUBLAS", str(error)) is not None
-
-
-def detached(losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The losses outside automatic differentiation."""
-    return {name: loss.detach() for name, loss in losses.items()}

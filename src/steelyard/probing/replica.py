@@ -4,7 +4,7 @@ import copy
 import random
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import FunctionType, MethodType
@@ -64,8 +64,8 @@ class Replica:
     def changed_attribute(self) -> tuple[str, str] | None:
         """The class of a module and the name of a number, text or tensor that the replica has changed; not its mode."""
         for live, copied in self._module_pairs:
-            attributes = _attributes(copied)
-            for name, value in _attributes(live).items():
+            attributes = vars(copied)
+            for name, value in vars(live).items():
                 if name != "training" and self._is_changed(value, attributes.get(name)):
                     return type(live).__name__, name
         return None
@@ -95,14 +95,14 @@ class Replica:
         if wrapped is not None:
             self._copies[id(live)] = copied = self._module(wrapped)
             return copied
-        self._copies[id(live)] = copied = _empty_module(live)
+        _check_can_be_copied(live)
+        kind = _LocalBatchNorm if isinstance(live, nn.SyncBatchNorm) else type(live)
+        self._copies[id(live)] = copied = object.__new__(kind)
         self._module_pairs.append((live, copied))
         # Not by setattr, which would register modules and parameters a second time.
         attributes = vars(copied)
         for name, value in vars(live).items():
             attributes[name] = value if type(value) in _PLAIN else self._copy(value)
-        for name, value in _slots(live).items():
-            object.__setattr__(copied, name, self._copy(value))
         return copied
 
     def _copy(self, value: Any) -> Any:
@@ -116,10 +116,9 @@ class Replica:
         value = getattr(value, _COMPILED_FROM, value)
         if isinstance(value, nn.Module):
             return self._module(value)
-        if isinstance(value, Tensor):
-            return self._once(value, self._tensor)
-        if isinstance(value, torch.Generator | random.Random) or kind.__module__.startswith("numpy"):
-            return self._once(value, self._generator)
+        is_generator = isinstance(value, torch.Generator | random.Random) or kind.__module__.startswith("numpy")
+        if is_generator or isinstance(value, Tensor):
+            return self._leaf(value)
         return self._compound(value)
 
     def _compound(self, value: Any) -> Any:
@@ -139,43 +138,39 @@ class Replica:
     def _items(self, values: Iterable[Any]) -> list[Any]:
         return [self._copy(item) for item in values]
 
-    def _once(self, live: Any, make: Callable[[Any], Any]) -> Any:
-        """Copy an object that several modules share once."""
+    def _leaf(self, live: Any) -> Any:
+        """Copy a tensor, a generator or an array; one that several modules share is copied once."""
         if id(live) not in self._copies:
-            self._copies[id(live)] = make(live)
+            self._copies[id(live)] = self._tensor(live) if isinstance(live, Tensor) else self._generator(live)
         return self._copies[id(live)]
 
     def _generator(self, live: Any) -> Any:
         """A copy of a generator, which draws the same numbers; or of a numpy array."""
-        if isinstance(live, torch.Generator):
-            copied: Any = live.clone_state()
-        else:
-            copied = copy.deepcopy(live)
+        copied = live.clone_state() if isinstance(live, torch.Generator) else copy.deepcopy(live)
         self._generator_pairs.append((live, copied))
         return copied
 
     def _tensor(self, live: Tensor) -> Tensor:
-        if isinstance(live, nn.Parameter):
-            if nn.parameter.is_lazy(live):
-                raise ValueError("a parameter has no shape yet: run the model once before training.")
-            values = live.detach()
-            if not self._borrow:
-                values = values.clone()
-            copied = nn.Parameter(values, requires_grad=live.requires_grad)
-            self.parameters[live] = copied
-            return copied
-        # A tensor that was computed from parameters is stored by a module to be read, not to be changed.
-        return live if live.requires_grad else live.clone()
+        if not isinstance(live, nn.Parameter):
+            # A tensor that was computed from parameters is stored by a module to be read, not to be changed.
+            return live if live.requires_grad else live.clone()
+        if nn.parameter.is_lazy(live):
+            raise ValueError("a parameter has no shape yet: run the model once before training.")
+        values = live.detach()
+        if not self._borrow:
+            values = values.clone()
+        self.parameters[live] = copied = nn.Parameter(values, requires_grad=live.requires_grad)
+        return copied
 
     def _container(self, live: Any) -> Any:
-        # Its own copy() is many times as fast, but leaves out attributes that an OrderedDict may have been given.
-        copied = copy.copy(live) if getattr(live, "__dict__", None) else live.copy()
+        copied = live.copy()
         self._copies[id(live)] = copied  # before its items are copied, because it may contain itself
         if not live:
             return copied
         copied.clear()  # which leaves a default factory, or a maximum length
         if isinstance(live, dict):
-            copied.update((key, self._copy(item)) for key, item in live.items())
+            for key, item in live.items():  # not by update, which counts in a Counter
+                copied[key] = self._copy(item)
         elif isinstance(live, set):
             copied.update(self._items(live))
         else:
@@ -196,26 +191,6 @@ def _generator_state(generator: Any) -> Any:
     return repr(bits.state)
 
 
-def _attributes(module: nn.Module) -> dict[str, Any]:
-    return vars(module) | _slots(module)
-
-
-def _slots(module: nn.Module) -> dict[str, Any]:
-    """The attributes that a module's classes keep in `__slots__`, outside its `__dict__`."""
-    values: dict[str, Any] = {}
-    for kind in type(module).__mro__:
-        declared = kind.__dict__.get("__slots__", ())
-        names = (declared,) if isinstance(declared, str) else declared
-        for name in names:
-            stored = name
-            if name.startswith("__") and not name.endswith("__"):
-                # Python stores a private slot `__x` of the class `C` as `_C__x`.
-                stored = f"_{kind.__name__.lstrip('_')}{name}"
-            if stored not in ("__dict__", "__weakref__") and hasattr(module, stored):
-                values[stored] = getattr(module, stored)
-    return values
-
-
 class _LocalBatchNorm(nn.BatchNorm1d):
     """Batch normalisation over this rank's samples, of any dimension: replaces one that waits for the other ranks."""
 
@@ -229,13 +204,6 @@ def _wrapped(module: nn.Module) -> nn.Module | None:
         return module.module  # type: ignore[no-any-return]
     compiled_from = getattr(module, _COMPILED_MODULE, None)  # asking for the class would import the compiler
     return compiled_from if isinstance(compiled_from, nn.Module) else None
-
-
-def _empty_module(live: nn.Module) -> nn.Module:
-    """An empty object of the module's class."""
-    _check_can_be_copied(live)
-    kind = _LocalBatchNorm if isinstance(live, nn.SyncBatchNorm) else type(live)
-    return object.__new__(kind)
 
 
 def _check_can_be_copied(live: nn.Module) -> None:

@@ -64,21 +64,15 @@ class Reuse(nn.Module):
             if self.setting == "detect":
                 check_can_be_verified(model, losses)
 
-        return self._survives(check, lasting=False)
+        return self.holds(check, lasting=False)
 
-    def holds(self, check: Callable[[], None]) -> bool:
-        """Whether sharing survives a check of the vote's passes, which raises `CannotShareError` if not."""
-        return self._survives(check, lasting=True)
+    def holds(self, check: Callable[[], None], *, lasting: bool = True) -> bool:
+        """Whether sharing survives a check, which raises `CannotShareError` if not.
 
-    def needs_audit(self, model: nn.Module, vote_number: int) -> bool:
-        """Whether the model is in modes that were not audited, or a re-check is due."""
-        return modes_of(model) != self._audited or vote_number % RECHECK_EVERY == 0
-
-    def note_audit(self, model: nn.Module) -> None:
-        """The model was audited in its current modes."""
-        self._audited = modes_of(model)
-
-    def _survives(self, check: Callable[[], None], *, lasting: bool) -> bool:
+        Args:
+            check: is called without arguments.
+            lasting: whether a contradiction ends sharing for good, not only at this vote.
+        """
         try:
             check()
         except CannotShareError as contradiction:
@@ -92,6 +86,14 @@ class Reuse(nn.Module):
             self.reason = str(contradiction)
             return False
         return True
+
+    def needs_audit(self, model: nn.Module, vote_number: int) -> bool:
+        """Whether the model is in modes that were not audited, or a re-check is due."""
+        return modes_of(model) != self._audited or vote_number % RECHECK_EVERY == 0
+
+    def note_audit(self, model: nn.Module) -> None:
+        """The model was audited in its current modes."""
+        self._audited = modes_of(model)
 
     def extra_repr(self) -> str:
         """The setting, for `print(balancer)`."""

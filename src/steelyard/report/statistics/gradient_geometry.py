@@ -17,7 +17,7 @@ from steelyard.imaging.runs.run_folder import RunFolder
 from steelyard.imaging.runs.split import Split
 from steelyard.imaging.train.data import load_labelled
 from steelyard.imaging.train.sampling import Batch, draw_epoch
-from steelyard.probing.halves import halve, meta_tests
+from steelyard.probing.vote_probe import halve, meta_tests
 from steelyard.report.data.runs import RunRecord
 
 Point = tuple[float, float]

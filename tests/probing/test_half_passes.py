@@ -10,7 +10,7 @@ from torch.nn.functional import linear, mse_loss
 from torch.utils.checkpoint import checkpoint
 
 import steelyard as sy
-from steelyard.probing import vmapped_passes
+from steelyard.probing import half_passes
 from toys import balancer, batch, smooth
 
 NAMES = ("a", "b", "c")
@@ -249,15 +249,15 @@ def test_what_was_given_up_is_in_the_checkpoint():
 def test_chunks_give_the_same(rows, monkeypatch):
     model, samples = layers(nn.ReLU()).double(), equal_sizes()
     expected = run(model, sy.FirstOrder(), samples=samples)
-    monkeypatch.setattr(vmapped_passes, "_ROWS_AT_ONCE", rows)
-    monkeypatch.setattr(vmapped_passes, "_ELEMENTS_AT_ONCE", 1)
+    monkeypatch.setattr(half_passes, "_ROWS_AT_ONCE", rows)
+    monkeypatch.setattr(half_passes, "_ELEMENTS_AT_ONCE", 1)
     probe = sy.FirstOrder()
     assert_same(run(model, probe, samples=samples), expected)
     assert probe.vmapping.reason is None
 
 
 def test_large_passes_are_run_one_by_one(monkeypatch):
-    monkeypatch.setattr(vmapped_passes, "_LARGE_PASS", 10)
+    monkeypatch.setattr(half_passes, "_LARGE_PASS", 10)
     probe = sy.FirstOrder()
     run(layers(nn.ReLU()), probe, samples=batch(sizes=(4, 4, 4), names=NAMES))
     assert "more than 0 M" in probe.vmapping.reason
