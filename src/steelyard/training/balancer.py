@@ -122,7 +122,7 @@ class Balancer(nn.Module):
         self.last: StepReport | None = None
         self._group = process_group
         self._missed_votes = MissedVotes(gathers=probe is not None and probe.gathering is not None)
-        self._agreed = False  # whether the ranks have cast this step's vote together
+        self._ranks_agreed = False  # whether the ranks have cast this step's vote together
         weighting.start(len(names))
         signature = json.dumps([names, repr(weighting)]).encode()
         self.register_buffer("_outcomes", torch.zeros(len(Outcome), dtype=torch.int64))
@@ -150,31 +150,32 @@ class Balancer(nn.Module):
         """
         _check_kind("model", model, nn.Module)
         present = self._present(batch)
-        self._agreed = False
-        with restored_on_error(self._outcomes, self.weighting, self.probe, unless=lambda: self._agreed):
-            return self._weighted(model, present, optimizer)
+        self._ranks_agreed = False
+        with restored_on_error(self._outcomes, self.weighting, self.probe, unless=lambda: self._ranks_agreed):
+            return self._weighted_loss(model, present, optimizer)
 
-    def _weighted(self, model: nn.Module, present: dict[str, Tree], optimizer: Optimizer | None) -> Tensor:
+    def _weighted_loss(self, model: nn.Module, present: dict[str, Tree], optimizer: Optimizer | None) -> Tensor:
         """The weighted loss, after the vote, and a report of both."""
-        finding, vote = self._vote(model, present, optimizer)
+        finding, update = self._measure(model, present, optimizer)
         if finding.shared is not None:
             losses, loss = run_once(model, partial(complete, self.domain_losses, finding.shared, self.weights))
         else:
             losses = run_once(model, lambda wrapped: self.domain_losses(wrapped, present))
-            if vote is None:
-                finding, vote = self._follow(Finding(Measurement.by_name(losses, self.domains)), model, present)
+            if update is None:  # the weights follow these losses
+                finding, update = self._update(Finding(Measurement.by_name(losses, self.domains)), model, present)
             loss = weighted_loss(losses, self.weights)
-        assert vote is not None  # noqa: S101
-        measurement = finding.measurement
-        weights = self.weights
-        self.last = StepReport(
+        assert update is not None  # noqa: S101
+        self.last = self._report(losses, finding.measurement, update)
+        return loss
+
+    def _report(self, losses: Mapping[str, Tensor], measurement: Measurement, update: Update) -> StepReport:
+        return StepReport(
             losses={name: loss.detach() for name, loss in losses.items()},
-            weights=weights,
-            outcome=vote.outcome,
-            vote=None if vote.vote is None else self.domains[vote.vote],
+            weights=self.weights,
+            outcome=update.outcome,
+            vote=None if update.vote is None else self.domains[update.vote],
             measured={self.domains[d]: measurement.values[d].tolist() for d in measurement.taking_part},
         )
-        return loss
 
     def _present(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
         """The domains that have samples, in the balancer's order."""
@@ -190,7 +191,7 @@ class Balancer(nn.Module):
             raise ValueError(f"the batch holds no sample of any of {self.domains}.")
         return present
 
-    def _vote(
+    def _measure(
         self, model: nn.Module, batch: dict[str, Tree], optimizer: Optimizer | None
     ) -> tuple[Finding, Update | None]:
         """Measure, and let the weights follow; no update yet where they follow the outer losses themselves."""
@@ -200,35 +201,35 @@ class Balancer(nn.Module):
         if self.probe is None and self.weighting.statistic is Statistic.LOSSES:
             return nothing, None
         if self.probe is None:
-            return nothing, self._counted(Update(Outcome.NO_PROBE))
+            return nothing, self._count(Update(Outcome.NO_PROBE))
         if optimizer is None:
             raise ValueError("the optimizer is needed for the vote: balancer(model, batch, optimizer).")
         _check_kind("optimizer", optimizer, Optimizer)
         finding = self.probe.find(model, batch, losses=self.domain_losses, optimizer=optimizer)
         if finding is None:
-            return nothing, self._counted(Update(Outcome.NOT_DUE))
-        return self._follow(finding, model, batch)
+            return nothing, self._count(Update(Outcome.NOT_DUE))
+        return self._update(finding, model, batch)
 
-    def _follow(self, finding: Finding, model: nn.Module, batch: Mapping[str, Tree]) -> tuple[Finding, Update]:
-        """Let the weights follow what was found, on all ranks alike."""
+    def _update(self, finding: Finding, model: nn.Module, batch: Mapping[str, Tree]) -> tuple[Finding, Update]:
+        """Let the weights follow the measurement, on all ranks alike."""
         if not is_shared(self._group):
-            return finding, self._counted(self.weighting.observe(finding.measurement))
-        at_hand = set(batch)
+            return finding, self._count(self.weighting.observe(finding.measurement))
+        domains_here = set(batch)
         if self.probe is not None and self.probe.gathering is not None:
-            at_hand |= self.probe.gathering.kept.keys()
+            domains_here |= self.probe.gathering.kept.keys()
         agreement = average_over_ranks(
             finding.measurement,
-            in_batch=torch.tensor([name in at_hand for name in self.domains]),
+            in_batch=torch.tensor([name in domains_here for name in self.domains]),
             group=self._group,
             device=next(model.parameters()).device,
         )
-        self._agreed = True
+        self._ranks_agreed = True
         finding = replace(finding, measurement=agreement.measurement)
         if agreement.ranks_apart:
-            return finding, self._counted(Update(Outcome.RANKS_APART))
-        return finding, self._counted(self.weighting.observe(finding.measurement))
+            return finding, self._count(Update(Outcome.RANKS_APART))
+        return finding, self._count(self.weighting.observe(finding.measurement))
 
-    def _counted(self, update: Update) -> Update:
+    def _count(self, update: Update) -> Update:
         """Count an outcome."""
         self._outcomes[list(Outcome).index(update.outcome)] += 1
         self._missed_votes.note(update.outcome, self.tally)
