@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 import steelyard as sy
 from steelyard.probing import half_passes
+from steelyard.probing.passes import GradientRows
 from toys import balancer, batch, smooth
 
 NAMES = ("a", "b", "c")
@@ -321,6 +322,16 @@ def test_losses_that_are_not_finite_verify_nothing():
     assert probe.vmapping.reason is None
     run(model, probe, samples=samples, votes=1)
     assert "the gradients of vmap are others" in probe.vmapping.reason
+
+
+def test_a_switch_near_a_tie_is_no_difference_and_a_fifth_is():
+    def passes(factor):
+        rows = GradientRows.separate([[torch.ones(3)], [factor * torch.ones(3)]])
+        return half_passes.HalfPasses([torch.ones(()), torch.ones(())], [], rows)
+
+    half_passes.check_same_passes(passes(1.02), passes(1.0))
+    with pytest.raises(half_passes.VmapRefusedError, match="the gradients of vmap are others"):
+        half_passes.check_same_passes(passes(1.2), passes(1.0))
 
 
 def test_a_network_that_comes_to_do_something_else_is_compared_again():
