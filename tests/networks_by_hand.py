@@ -1,4 +1,4 @@
-"""A run directory whose network is known: a voxel is a lesion as far as it is brighter than a level."""
+"""A run folder whose network is known: a voxel is a lesion as far as it is brighter than a level."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -126,7 +126,7 @@ def test_an_experiment_without_variants_or_scores_is_refused_before_anything_is_
         in capsys.readouterr().err
     )
     assert main(["agreement", str(out / "nothing"), str(cohort)]) == 2
-    assert "there is no run directory in it" in capsys.readouterr().err
+    assert "there is no run folder in it" in capsys.readouterr().err
     assert not (out / "votes").exists()
 
 

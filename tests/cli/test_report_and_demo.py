@@ -34,7 +34,7 @@ def test_only_figures_of_ours_are_replaced(run_folder, tmp_path, capsys):
 def test_mistakes_are_one_line(run_folder, tmp_path, capsys):
     out = tmp_path / "page.html"
     for given, said in (
-        ([str(tmp_path / "nothing")], "there is no run directory in it"),
+        ([str(tmp_path / "nothing")], "there is no run folder in it"),
         ([str(run_folder), "--subjects", "0"], "subjects must be at least 1; got 0"),
         ([str(run_folder), "--data", str(tmp_path / "nothing")], "nothing"),
     ):

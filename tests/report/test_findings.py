@@ -10,7 +10,7 @@ from steelyard.errors import UserError
 from steelyard.imaging.runs.experiment_folder import RunTiming
 from steelyard.report.data.results import Results, RunKey, Setting
 from steelyard.report.data.timings import Timings, load_timings
-from steelyard.report.statistics.comparisons import Settings, compare_with_baseline
+from steelyard.report.statistics.comparisons import ComparisonSettings, compare_with_baseline
 from steelyard.report.statistics.findings import findings_of, sentence
 from steelyard.report.tables.evidence import (
     comparison_tables,
@@ -20,7 +20,7 @@ from steelyard.report.tables.evidence import (
     write_findings,
 )
 
-QUICK = Settings(draws=200)
+QUICK = ComparisonSettings(draws=200)
 LEVEL = {"flair": 0.5, "t1": 0.4}
 
 
@@ -114,7 +114,7 @@ def test_under_the_null_better_is_said_no_more_often_than_allowed(luck, trials):
     false = 0
     methods = dict.fromkeys(("equal", "conservative-25", "greedy-25"), LEVEL)
     for seed in range(trials):
-        found = compare_with_baseline(tabled(methods, seed=seed, **luck), Settings(draws=100, seed=seed))
+        found = compare_with_baseline(tabled(methods, seed=seed, **luck), ComparisonSettings(draws=100, seed=seed))
         false += any(one.outcome == "better" for one in found)
     # 2.5 % of trials may err in this direction, for all methods together.
     assert false <= trials * 0.025 + 3 * math.sqrt(trials * 0.025 * 0.975)
@@ -124,7 +124,8 @@ def test_the_signed_rank_test_alone_would_err_when_runs_are_lucky():
     methods = dict.fromkeys(("equal", "conservative-25"), LEVEL)
     luck = {"by_subject": 0.001, "by_run": 0.05}
     p_values = [
-        compare_with_baseline(tabled(methods, seed=seed, **luck), Settings(draws=50))[0].ranks.p for seed in range(20)
+        compare_with_baseline(tabled(methods, seed=seed, **luck), ComparisonSettings(draws=50))[0].ranks.p
+        for seed in range(20)
     ]
     assert sum(p < 0.05 for p in p_values) >= 4  # four times what is nominal: why both tests must agree
 

@@ -141,5 +141,5 @@ def test_damaged_and_missing_runs_are_named(records, tmp_path):
     with pytest.raises(UserError, match="this is not a run folder"):
         read_run(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="there is no run directory in it"):
+    with pytest.raises(UserError, match="there is no run folder in it"):
         read_runs([tmp_path / "empty"])

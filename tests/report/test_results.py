@@ -107,7 +107,7 @@ def record(tmp_path, method, seed, subjects, part="test"):
     return RunRecord(**key, epochs=[], metrics=rows)
 
 
-def test_run_directories_become_results(tmp_path):
+def test_run_folders_become_results(tmp_path):
     runs = [
         record(tmp_path, method, seed, names)
         for method in ("equal", "conservative-25")

@@ -9,12 +9,17 @@ from scored import SETTING, score, tabled
 from steelyard.errors import UserError
 from steelyard.report.data.results import Results, RunKey
 from steelyard.report.statistics.bootstrap import Design, estimate_mean, subject_means
-from steelyard.report.statistics.comparisons import BEST_FIXED, Settings, compare_with_baseline, compare_with_best_fixed
+from steelyard.report.statistics.comparisons import (
+    BEST_FIXED,
+    ComparisonSettings,
+    compare_with_baseline,
+    compare_with_best_fixed,
+)
 from steelyard.report.statistics.grid import score_grid
 from steelyard.report.statistics.signed_rank import cohens_dz, holm, signed_rank, smallest_p
 from steelyard.report.statistics.spread import estimate_spread_gain
 
-QUICK = Settings(draws=200)
+QUICK = ComparisonSettings(draws=200)
 
 
 def design(folds, subjects, **how):
@@ -160,7 +165,7 @@ def test_lower_may_be_better():
         for method, value in (("equal", 0.2), ("conservative-25", 0.1), ("greedy-25", 0.3))
         for repeat, subject in itertools.product(range(2), range(9))
     ]
-    found = compare_with_baseline(Results(tuple(rows)), Settings(metric="brier", draws=100))
+    found = compare_with_baseline(Results(tuple(rows)), ComparisonSettings(metric="brier", draws=100))
     assert {one.method: one.outcome for one in found} == {"conservative-25": "better", "greedy-25": "worse"}
 
 
@@ -260,7 +265,7 @@ def test_order_does_not_matter_and_seeds_settle_everything():
     beside = next(found for found in compare_with_baseline(results, QUICK) if found.method == one.method)
     assert one.total == beside.total
     assert one.spread == beside.spread
-    assert compare_with_baseline(results, Settings(draws=200, seed=1))[0].total != beside.total
+    assert compare_with_baseline(results, ComparisonSettings(draws=200, seed=1))[0].total != beside.total
 
 
 def test_the_best_fixed_weighting_is_chosen_on_other_folds():
@@ -293,11 +298,11 @@ def test_one_fixed_weighting_is_no_choice():
 def test_infinite_metrics_and_absent_baselines_are_refused():
     rows = [score(name, 0, 0, "s", "flair", hd95=math.inf) for name in ("equal", "conservative-25")]
     with pytest.raises(UserError, match="hd95 is infinite in 2 rows"):
-        compare_with_baseline(Results(tuple(rows)), Settings(metric="hd95"))
+        compare_with_baseline(Results(tuple(rows)), ComparisonSettings(metric="hd95"))
     with pytest.raises(UserError, match="does not hold dsc; it holds hd95"):
         compare_with_baseline(Results(tuple(rows)))
     with pytest.raises(UserError, match="no run of the baseline F10-T90"):
-        compare_with_baseline(Results(tuple(rows)), Settings(metric="hd95", baseline="F10-T90"))
+        compare_with_baseline(Results(tuple(rows)), ComparisonSettings(metric="hd95", baseline="F10-T90"))
 
 
 def spread_of(sd, base_sd, *, seed, folds=5, repeats=5):

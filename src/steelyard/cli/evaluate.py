@@ -33,7 +33,7 @@ class Evaluate(Command):
     lesion mask.
     """
 
-    run_directory: Annotated[Path, tyro.conf.Positional]
+    run_folder: Annotated[Path, tyro.conf.Positional]
     """The run folder of a trained network."""
     data: Annotated[Path, tyro.conf.Positional]
     """The output folder of `steelyard preprocess`."""
@@ -67,13 +67,13 @@ class Evaluate(Command):
             raise UserError(f"threshold must be at least 0 and below 1; got {self.threshold}.")
         if self.out is not None:
             check_file(self.out, mark=SCORES_START)
-        run = RunFolder(self.run_directory)
+        run = RunFolder(self.run_folder)
         config = run.config
         network = run.network(model=self.model)
         dataset = read_prepared(self.data)
         selection = select_subjects(run, dataset, part=self.subjects)
         parts = selection.parts
-        out = self.out or self.run_directory / metrics_name(self.data, part=self.subjects if selection.is_own else None)
+        out = self.out or self.run_folder / metrics_name(self.data, part=self.subjects if selection.is_own else None)
         check_file(out, mark=SCORES_START)
         scores: list[Score] = []
         results = evaluate(network, dataset, config=config, parts=parts, threshold=self.threshold)

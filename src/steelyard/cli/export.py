@@ -13,7 +13,7 @@ from steelyard.cli.command import Command, say
 class Export(Command):
     """Write a trained network as ONNX, checked against torch: stripped, normalised slices in, probabilities out."""
 
-    run_directory: Annotated[Path, tyro.conf.Positional]
+    run_folder: Annotated[Path, tyro.conf.Positional]
     """The run folder of a trained network."""
     out: Annotated[Path, tyro.conf.Positional]
     """The file to write, such as model.onnx; an existing file is not overwritten."""
@@ -27,7 +27,7 @@ class Export(Command):
         from steelyard.imaging.runs.run_folder import RunFolder
 
         check_file(self.out)
-        run = RunFolder(self.run_directory)
+        run = RunFolder(self.run_folder)
         network = run.network(model=self.model)
         difference = export_onnx(network, self.out, frame=run.config.slices.frame)
         say(f"{self.out} agrees with torch: no probability differs by more than {difference:.1g}")

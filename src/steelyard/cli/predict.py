@@ -22,7 +22,7 @@ class Predict(Command):
     are not done again. Exit code 2 if any scan failed.
     """
 
-    run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The run folder of a trained network."""
     paths: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SCAN… OUT")]
     """NIfTI files, folders or BIDS datasets, and last the folder for the results: new, empty, or of an earlier run."""
@@ -64,6 +64,6 @@ class Predict(Command):
         )
         scans = find_scans(sources, contrast=self.contrast)
         seen: list[JobResult] = []
-        outcomes = predict(self.run_directory, scans, out, options=options, model=self.model, workers=self.workers)
+        outcomes = predict(self.run_folder, scans, out, options=options, model=self.model, workers=self.workers)
         track(watch(outcomes, seen), total=len(scans), title="Predicting")
         return sum_up(seen, out, ready=f"of {len(scans)} scans are done")

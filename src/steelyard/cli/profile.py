@@ -59,7 +59,7 @@ class Profile(Command):
     def _train(self, scratch: Path) -> Train:
         names = ("experiment", "method", "model", "width", "threads", "folds", "set")
         options = {name: getattr(self, name) for name in names}
-        return Train(data=self.data, run_directory=scratch / "run", **options)
+        return Train(data=self.data, run_folder=scratch / "run", **options)
 
 
 def _show(profile: "EpochProfile") -> None:

@@ -25,7 +25,7 @@ class Train(Command):
 
     data: Annotated[Path, tyro.conf.Positional]
     """The output folder of `steelyard preprocess`."""
-    run_directory: Annotated[Path, tyro.conf.Positional]
+    run_folder: Annotated[Path, tyro.conf.Positional]
     """The folder for the run: new, or of a run that was stopped."""
     experiment: str = "standard"
     """The config to start from: paper (for a GPU), standard (two cores), desk or demo (minutes), smoke (seconds)."""
@@ -67,10 +67,10 @@ class Train(Command):
 
         job = self.job()
         say(_announce(job))
-        logs = self.run_directory / "tensorboard" if self.tensorboard else None
+        logs = self.run_folder / "tensorboard" if self.tensorboard else None
         watch = _Watch(job.config.epochs, logs)
         train_run(job, watch, accelerator=self.accelerator, logs=logs)
-        say(f"{self.run_directory} is trained; steelyard evaluate {self.run_directory} {self.data} judges it")
+        say(f"{self.run_folder} is trained; steelyard evaluate {self.run_folder} {self.data} judges it")
         return 0
 
     def job(self) -> "TrainingJob":
@@ -81,7 +81,7 @@ class Train(Command):
         changes = {name: getattr(self, name) for name in names}
         config = choose_config(self.experiment, self.set, changes)
         choice = SplitChoice(folds=self.folds, fold=self.fold, validate=self.validate, seed=self.split_seed)
-        return prepare_job(config, self.data, self.run_directory, choice, cache=self.cache)
+        return prepare_job(config, self.data, self.run_folder, choice, cache=self.cache)
 
 
 @dataclass(frozen=True)

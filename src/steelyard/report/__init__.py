@@ -1,1 +1,1 @@
-"""Tables, pictures and pages from run directories alone."""
+"""Tables, pictures and pages from run folders alone."""

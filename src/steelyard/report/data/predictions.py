@@ -10,13 +10,11 @@ from numpy.typing import NDArray
 from steelyard.errors import UserError
 from steelyard.imaging.datasets.domains import contrast_of
 from steelyard.imaging.datasets.subjects import Subject
-from steelyard.imaging.networks.inference import segment
+from steelyard.imaging.networks.inference import lesion_mask, segment
+from steelyard.imaging.scans.masks import Box, Mask, box_around
 from steelyard.imaging.scans.volumes import canonical
 from steelyard.imaging.train.slices import SubjectVolumes, read_volumes
 from steelyard.report.data.runs import RunRecord, by_method
-
-Mask = NDArray[np.bool_]
-Box = tuple[slice, slice, slice]
 
 _MARGIN_MM = 4.0  # around the brain
 _THRESHOLD = 0.5
@@ -52,7 +50,7 @@ class SubjectPredictions:
     def box(self) -> Box:
         """Where the brain is, with a margin within a slice but none of further slices."""
         right, anterior, _ = (round(_MARGIN_MM / edge) for edge in self.spacing)
-        return _span(self.brain, 0, right), _span(self.brain, 1, anterior), _span(self.brain, 2, 0)
+        return box_around(self.brain, margin=(right, anterior, 0))
 
     def grey(self, contrast: str) -> NDArray[np.uint8]:
         """Return a scan in 256 greys about the brain; what is not brain is black."""
@@ -90,11 +88,5 @@ def _predict(run: RunRecord, subject: str, volumes: SubjectVolumes, trusted: Col
         scan = volumes.scans.get(contrast_of(domain))
         if scan is not None:
             probabilities = segment(network, scan, volumes.brain, frame=run.config.slices.frame)
-            masks[domain] = canonical(probabilities).voxels > _THRESHOLD
+            masks[domain] = lesion_mask(canonical(probabilities).voxels, _THRESHOLD)
     return masks
-
-
-def _span(mask: Mask, axis: int, margin: int) -> slice:
-    """Return the part of an axis that a mask covers, with a margin in voxels."""
-    covered = np.flatnonzero(mask.any(axis=tuple({0, 1, 2} - {axis})))
-    return slice(max(0, int(covered[0]) - margin), min(mask.shape[axis], int(covered[-1]) + margin + 1))

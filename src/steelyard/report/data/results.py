@@ -201,9 +201,9 @@ def read_results(path: Path) -> Results:
 
 
 def results_of_runs(runs: Sequence[RunRecord], *, availability: str = "all") -> Results:
-    """Return the results of run directories.
+    """Return the results of run folders.
 
-    A run directory does not say which fold it is: runs that test on the same subjects are of one fold, folds are
+    A run folder does not say which fold it is: runs that test on the same subjects are of one fold, folds are
     numbered by their subjects' names, and the repeat is the seed.
 
     Args:

@@ -1,4 +1,4 @@
-"""What run directories say."""
+"""What run folders say."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -143,7 +143,7 @@ class RunRecord:
 
 
 def read_run(path: Path) -> RunRecord:
-    """Read a run directory.
+    """Read a run folder.
 
     Raises:
         UserError: It is not one, or a file in it is damaged.
@@ -180,7 +180,7 @@ def check_epoch(where: str, row: Row) -> None:
 
 
 def read_runs(folders: Iterable[Path]) -> list[RunRecord]:
-    """Read run directories, and all those within other folders, in the paper's order of networks and methods.
+    """Read run folders, and all those within other folders, in the paper's order of networks and methods.
 
     Raises:
         UserError: A folder holds none, a run is damaged, or runs serve different domains.
@@ -191,7 +191,7 @@ def read_runs(folders: Iterable[Path]) -> list[RunRecord]:
         if not (folder / CONFIG).exists():
             run_folders = sorted(path.parent for path in folder.rglob(CONFIG))
         if not run_folders:
-            raise UserError(f"{folder}: there is no run directory in it.")
+            raise UserError(f"{folder}: there is no run folder in it.")
         paths |= dict.fromkeys(path.resolve() for path in run_folders)
     return sorted_runs([read_run(path) for path in paths])
 

@@ -8,9 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from numpy.typing import NDArray
 
+from steelyard.imaging.scans.masks import Mask
 from steelyard.imaging.scans.volumes import canonical
 from steelyard.report.data.names import domain_title
-from steelyard.report.data.predictions import Mask, SubjectPredictions
+from steelyard.report.data.predictions import SubjectPredictions
 from steelyard.report.figures.figure import Panel, ReportFigure
 
 MANUAL, AGREED, MISSED, WRONG = "#ffd34d", "#5fd07a", "#ffd34d", "#ff5d73"

@@ -27,7 +27,7 @@ from steelyard.report.data.timings import timings_of
 from steelyard.report.figures.figure import figures_page
 from steelyard.report.html.assembly import Scans, assemble
 from steelyard.report.html.page import Report, render_report
-from steelyard.report.statistics.findings import Finding, findings_of
+from steelyard.report.statistics.findings import SettingFinding, findings_of
 from steelyard.report.tables.evidence import (
     comparison_tables,
     result_tables,
@@ -44,7 +44,7 @@ class Evidence:
     """What results show; where there is no baseline to compare with, there are no findings, and `answer` is why."""
 
     results: Results
-    findings: tuple[Finding, ...]
+    findings: tuple[SettingFinding, ...]
     answer: list[str]
 
 
@@ -142,7 +142,7 @@ def _design(out: Path) -> dict[str, Any]:
     return design
 
 
-def _compared_methods(finding: Finding) -> list[tuple[str, str]]:
+def _compared_methods(finding: SettingFinding) -> list[tuple[str, str]]:
     """Return the methods that learn their weights, each with the one it is compared with."""
     pairs = []
     for comparison in finding.comparisons:

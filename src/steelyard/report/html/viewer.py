@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from steelyard.imaging.datasets.domains import contrast_of
+from steelyard.imaging.scans.masks import Mask
 from steelyard.imaging.scans.volumes import canonical
 from steelyard.report.data.names import domain_title
-from steelyard.report.data.predictions import Mask, SubjectPredictions
+from steelyard.report.data.predictions import SubjectPredictions
 
 _CONTRASTS = ("flair", "t1")
 _QUALITY = 84  # of JPEG; above it files grow without a visible gain

@@ -18,7 +18,7 @@ from steelyard.report.statistics.grid import ScoreGrid, mean, score_grid
 from steelyard.report.statistics.signed_rank import SignedRank, cohens_dz, holm, signed_rank
 from steelyard.report.statistics.spread import estimate_spread_gain
 
-Outcome = Literal["better", "worse", "no evidence either way", "cannot be told"]
+ComparisonOutcome = Literal["better", "worse", "no evidence either way", "cannot be told"]
 ALPHA = 0.05
 """What a corrected p-value must stay below."""
 
@@ -27,7 +27,7 @@ BEST_FIXED = "the best fixed weighting"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class ComparisonSettings:
     """How comparisons are made.
 
     Args:
@@ -86,7 +86,7 @@ class Comparison:
     spread_corrected: float = math.nan
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> ComparisonOutcome:
         """What the difference shows."""
         if math.isnan(self.p) or not self.repeated:
             return "cannot be told"
@@ -98,7 +98,7 @@ class Comparison:
         return "worse"
 
     @property
-    def spread_outcome(self) -> Outcome:
+    def spread_outcome(self) -> ComparisonOutcome:
         """What the difference in spread shows; `better` is steadier."""
         if self.spread is None or math.isnan(self.spread.p):
             return "cannot be told"
@@ -109,7 +109,7 @@ class Comparison:
         return "worse"
 
 
-def compare_with_baseline(results: Results, settings: Settings | None = None) -> tuple[Comparison, ...]:
+def compare_with_baseline(results: Results, settings: ComparisonSettings | None = None) -> tuple[Comparison, ...]:
     """Compare every method that trains on all domains with the baseline, in every setting that has one.
 
     p-values are corrected for the number of methods within a setting, those of the spread apart.
@@ -117,7 +117,7 @@ def compare_with_baseline(results: Results, settings: Settings | None = None) ->
     Raises:
         UserError: No setting has the baseline, or the metric is infinite somewhere.
     """
-    settings = settings or Settings()
+    settings = settings or ComparisonSettings()
     comparisons: list[Comparison] = []
     has_baseline = False
     for setting in results.settings:
@@ -136,13 +136,13 @@ def compare_with_baseline(results: Results, settings: Settings | None = None) ->
     return tuple(comparisons)
 
 
-def compare_with_best_fixed(results: Results, settings: Settings | None = None) -> tuple[Comparison, ...]:
+def compare_with_best_fixed(results: Results, settings: ComparisonSettings | None = None) -> tuple[Comparison, ...]:
     """Compare every method that learns its weights with the best fixed weighting, in settings that have several.
 
     Which one is best is chosen for each fold by the subjects of all other folds (with one fold: for each subject by all
     other subjects). A choice by the subjects that are then compared would favour the fixed weightings by chance.
     """
-    settings = settings or Settings()
+    settings = settings or ComparisonSettings()
     comparisons: list[Comparison] = []
     for setting in results.settings:
         grid = _finite_grid(results, setting, settings.metric)
@@ -187,7 +187,7 @@ def _total(grid: ScoreGrid, method: str, *, among: NDArray[np.bool_]) -> float:
     return total
 
 
-def _compare(grid: ScoreGrid, method: str, against: str, *, settings: Settings) -> Comparison:
+def _compare(grid: ScoreGrid, method: str, against: str, *, settings: ComparisonSettings) -> Comparison:
     design = Design(
         fold_of_case=grid.fold_of_case,
         subject_of_case=grid.subject_of_case,

@@ -13,18 +13,18 @@ from steelyard.report.statistics.comparisons import (
     ALPHA,
     BEST_FIXED,
     Comparison,
-    Outcome,
-    Settings,
+    ComparisonOutcome,
+    ComparisonSettings,
     compare_with_baseline,
     compare_with_best_fixed,
 )
 from steelyard.report.statistics.signed_rank import smallest_p
 
-_STEADINESS: dict[Outcome, str] = {"better": "steadier", "worse": "less steady"}
+_STEADINESS: dict[ComparisonOutcome, str] = {"better": "steadier", "worse": "less steady"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class SettingFinding:
     """What a table of results shows about one setting.
 
     Args:
@@ -42,7 +42,7 @@ class Finding:
     methods: tuple[str, ...]
 
 
-def findings_of(results: Results, settings: Settings | None = None) -> tuple[Finding, ...]:
+def findings_of(results: Results, settings: ComparisonSettings | None = None) -> tuple[SettingFinding, ...]:
     """Return what results show, setting by setting.
 
     Args:
@@ -58,7 +58,7 @@ def findings_of(results: Results, settings: Settings | None = None) -> tuple[Fin
     for setting in results.settings:
         base = _of_setting(with_baseline, setting)
         fixed = _of_setting(with_fixed, setting)
-        finding = Finding(
+        finding = SettingFinding(
             setting=setting,
             overall=overall(setting, base, fixed, settings_in_all=len(results.settings)),
             sentences=tuple(map(sentence, (*base, *fixed))),
@@ -130,7 +130,7 @@ def _procedure(comparison: Comparison, settings_in_all: int) -> str:
 
 
 def _answer(learned: Sequence[Comparison]) -> str:
-    by_outcome: dict[Outcome, list[Comparison]] = {}
+    by_outcome: dict[ComparisonOutcome, list[Comparison]] = {}
     for comparison in learned:
         by_outcome.setdefault(comparison.outcome, []).append(comparison)
     base = learned[0].against
@@ -168,7 +168,7 @@ def _widest_interval(comparisons: Sequence[Comparison]) -> str:
     return f"95 % intervals within {_signed(low)} and {_signed(high)}"
 
 
-def _names_with(outcome: Outcome, comparisons: Sequence[Comparison]) -> list[str]:
+def _names_with(outcome: ComparisonOutcome, comparisons: Sequence[Comparison]) -> list[str]:
     return [comparison.method for comparison in comparisons if comparison.outcome == outcome]
 
 

@@ -17,12 +17,16 @@ _EXACT_CONTRASTS = 11  # 2¹¹ = 2,048 exchanges: as many as would be drawn
 def estimate_spread_gain(grid: ScoreGrid, method: str, baseline: str, *, design: Design) -> Estimate:
     """Estimate GAIN-σ, the decrease in the s.d. over repeats, summed over domains, and test it.
 
-    Only pairs of runs that both methods have in a fold are used; a domain's s.d. is averaged over the folds that test
-    it. The p-value is of a permutation test: the R repeats of a fold become R − 1 orthonormal contrasts, which do not
-    depend on the fold's mean and are independent if runs are normal, and each is exchanged between the two methods, or
-    not, for all domains together; if the two spreads are equal, every exchange is as likely as any other. (Deviations
-    from the mean are not independent: exchanging those would report differences that do not exist.) The interval is the
-    estimate ± t times the standard error of a bootstrap that draws subjects within folds and repeats within folds.
+    Only pairs of runs that both methods have in a fold are used. A domain's s.d. is averaged over the folds that test
+    it.
+
+    The p-value is that of a permutation test. The R repeats of a fold become R − 1 orthonormal contrasts. These do not
+    depend on the fold's mean, and they are independent if runs are normally distributed. Each contrast is exchanged
+    between the two methods or not, for all domains together. If the two spreads are equal, all exchanges are equally
+    likely. Deviations from the mean are not independent: exchanging those would report differences that do not exist.
+
+    The interval is the estimate ± t times the standard error of a bootstrap. The bootstrap draws subjects and repeats
+    within folds.
     """
     pair = np.stack([grid.of(method), grid.of(baseline)])
     pair = np.where(np.isfinite(pair).all(axis=0), pair, math.nan)

@@ -12,7 +12,7 @@ from steelyard.report.data.results import Results, RunKey, Setting, read_results
 from steelyard.report.data.runs import RunRecord, read_runs
 from steelyard.report.data.timings import timings_of
 from steelyard.report.statistics.bootstrap import UNKNOWN, Estimate
-from steelyard.report.statistics.comparisons import Comparison, Settings, compare_with_baseline
+from steelyard.report.statistics.comparisons import Comparison, ComparisonSettings, compare_with_baseline
 from steelyard.report.statistics.vote_agreement import (
     Trace,
     curve_agreement,
@@ -123,7 +123,7 @@ def agreement_rows(variants: Variants) -> list[Row]:
     """
     timings = timings_of(variants.out)
     comparisons = {}
-    for comparison in compare_with_baseline(variants.results, Settings(baseline=variants.exact)):
+    for comparison in compare_with_baseline(variants.results, ComparisonSettings(baseline=variants.exact)):
         comparisons[comparison.setting, comparison.method] = comparison
     rows = []
     for setting in variants.settings:

@@ -13,8 +13,8 @@ from steelyard.report.data.metrics import METRICS
 from steelyard.report.data.results import Results
 from steelyard.report.data.timings import Timings
 from steelyard.report.statistics.bootstrap import UNKNOWN, Estimate
-from steelyard.report.statistics.comparisons import Comparison, Settings
-from steelyard.report.statistics.findings import Finding, findings_of, probability, with_interval
+from steelyard.report.statistics.comparisons import Comparison, ComparisonSettings
+from steelyard.report.statistics.findings import SettingFinding, findings_of, probability, with_interval
 from steelyard.report.tables.paper_tables import LAYOUTS, NO_NUMBER, TABLE_S1, TABLE_S2, make_table
 from steelyard.report.tables.summary import summarise, summary_csv
 from steelyard.report.tables.table import NOTATIONS, PageTable, PaperTable, as_markdown
@@ -27,7 +27,7 @@ _NOTE = (
 )
 
 
-def write_evidence(results: Results, folder: Path, *, settings: Settings | None = None) -> list[Path]:
+def write_evidence(results: Results, folder: Path, *, settings: ComparisonSettings | None = None) -> list[Path]:
     """Write what results show; the same results give the same bytes.
 
     Args:
@@ -41,7 +41,7 @@ def write_evidence(results: Results, folder: Path, *, settings: Settings | None 
     Raises:
         UserError: There is no baseline to compare with (the tables are then written), or the folder cannot be written.
     """
-    settings = settings or Settings()
+    settings = settings or ComparisonSettings()
     tables = write_tables(results, folder, baseline=settings.baseline)
     findings = write_findings(findings_of(results, settings), folder)
     return sorted([*tables, *findings])
@@ -61,7 +61,7 @@ def write_tables(results: Results, folder: Path, *, baseline: str | None = None)
     return _write(folder, texts)
 
 
-def write_findings(findings: Sequence[Finding], folder: Path) -> list[Path]:
+def write_findings(findings: Sequence[SettingFinding], folder: Path) -> list[Path]:
     """Write `comparisons.csv` and `verdict.txt`; without any finding, remove what an earlier call has written."""
     if not findings:
         remove(folder / _COMPARISONS)
@@ -81,7 +81,7 @@ def _write(folder: Path, texts: Mapping[str, str]) -> list[Path]:
     return paths
 
 
-def findings_text(findings: Sequence[Finding]) -> str:
+def findings_text(findings: Sequence[SettingFinding]) -> str:
     """Return the answers, each followed by its comparisons, and what the methods' names mean."""
     paragraphs = []
     for finding in findings:
@@ -194,7 +194,7 @@ def result_tables(results: Results) -> Iterator[PageTable]:
             )
 
 
-def comparison_tables(findings: Sequence[Finding], timings: Timings) -> Iterator[PageTable]:
+def comparison_tables(findings: Sequence[SettingFinding], timings: Timings) -> Iterator[PageTable]:
     """Yield what each setting's methods gain, with intervals and tests, and what a step of them takes."""
     for finding in findings:
         if not finding.comparisons:
@@ -239,7 +239,7 @@ def _number(value: float, form: str, *, unit: str = "") -> str:
     return f"{value:{form}}{unit}"
 
 
-def _sentences(findings: Sequence[Finding]) -> list[str]:
+def _sentences(findings: Sequence[SettingFinding]) -> list[str]:
     """Return every comparison in a sentence, and what the methods' names mean."""
     parts = []
     for finding in findings:
@@ -250,7 +250,7 @@ def _sentences(findings: Sequence[Finding]) -> list[str]:
     return parts
 
 
-def _method_lines(findings: Sequence[Finding]) -> list[str]:
+def _method_lines(findings: Sequence[SettingFinding]) -> list[str]:
     """Return the explanation of every method that some setting has, each once."""
     lines: dict[str, None] = {}  # a set that keeps its order
     for finding in findings:
