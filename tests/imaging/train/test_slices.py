@@ -165,6 +165,16 @@ def test_the_cache_notices_a_change_that_keeps_size_and_time(tmp_path):
         load_slices(dataset, cache=cache)
 
 
+def test_the_cache_of_another_revision_of_the_cut_is_not_read(dataset, tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    load_slices(dataset, cache=cache)
+    of_first_revision = set(cache.iterdir())
+    monkeypatch.setattr(slices, "_CUT_REVISION", slices._CUT_REVISION + 1)
+    load_slices(dataset, cache=cache)
+    assert len(of_first_revision) == len(dataset.subjects)
+    assert len(set(cache.iterdir()) - of_first_revision) == len(dataset.subjects)
+
+
 def test_what_changes_while_it_is_read_is_not_cached(dataset, tmp_path, monkeypatch):
     real = slices.read_scan
 

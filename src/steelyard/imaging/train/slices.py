@@ -20,6 +20,10 @@ from steelyard.imaging.runs.slice_settings import SliceChoice
 from steelyard.imaging.scans.background import has_zero_background
 from steelyard.imaging.scans.volumes import Volume, canonical, read_mask, read_scan
 
+# Part of every cache key. Raise it when the same files and choice give other slices: a change to `_cut`, to
+# `SliceChoice.pick`, to `Frame.place` or `Placement` in scans/frame.py, or to how files are read into volumes.
+_CUT_REVISION = 1
+
 
 @dataclass(frozen=True)
 class SubjectSlices:
@@ -175,14 +179,14 @@ def _cut(subject: Subject, choice: SliceChoice) -> SubjectSlices:
 
 
 def _cache_key(subject: Subject, choice: SliceChoice) -> str:
-    """Return a digest that changes with the subject's files or the choice of slices.
+    """Return a digest that changes with the subject's files, the choice of slices or the revision of the cut.
 
     Only the content of a file is reliable. Size and time can be those of another content (`cp -p`, `touch -r`, rsync);
     clocks tick too slowly to separate two writes, and can be set back; inodes are used again. The bytes on disk are
     hashed without unpacking them, which takes a small part of the time of a cut.
     """
     files = [(path.name, _file_digest(path)) for path in subject.files]
-    return sha256(dumps([files, asdict(choice)]).encode()).hexdigest()[:16]
+    return sha256(dumps([_CUT_REVISION, files, asdict(choice)]).encode()).hexdigest()[:16]
 
 
 def _file_digest(path: Path) -> str:
