@@ -92,7 +92,7 @@ def prepare(subject: Subject, settings: Settings) -> PreparedSubject:
     Raises:
         UserError: A file is unusable, in one line that names it.
     """
-    paths = _scan_paths(subject)
+    paths = subject.scan_paths
     seconds: dict[str, float] = {}
     with measure_seconds(seconds, "read"):
         scans = _read_scans(paths, settings)
@@ -160,12 +160,6 @@ def measure_seconds(seconds: dict[str, float], step: str) -> Iterator[None]:
     start = perf_counter()
     yield
     seconds[step] = seconds.get(step, 0.0) + perf_counter() - start
-
-
-def _scan_paths(subject: Subject) -> dict[str, Path]:
-    """Return the scans that the subject has, by contrast; FLAIR first."""
-    paths = {"flair": subject.flair, "t1": subject.t1}
-    return {contrast: path for contrast, path in paths.items() if path is not None}
 
 
 def _read_scans(paths: dict[str, Path], settings: Settings) -> dict[str, Volume]:

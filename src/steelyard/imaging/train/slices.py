@@ -110,7 +110,7 @@ def read_volumes(subject: Subject) -> SubjectVolumes:
     Raises:
         UserError: A file is unusable, or scans and masks are on different grids.
     """
-    scans = {contrast: read_scan(path) for contrast, path in _scan_paths(subject).items()}
+    scans = {contrast: read_scan(path) for contrast, path in subject.scan_paths.items()}
     main = next(iter(scans.values()))
     wmh = None
     if subject.wmh is not None:
@@ -132,16 +132,6 @@ def read_volumes(subject: Subject) -> SubjectVolumes:
                 f"{subject.files[0]}: scans and masks of {subject.key} are not on one grid; preprocess them."
             )
     return SubjectVolumes(scans, wmh, brain)
-
-
-def _scan_paths(subject: Subject) -> dict[str, Path]:
-    """Return the files of the scans that a subject has, by contrast."""
-    paths = {}
-    if subject.flair is not None:
-        paths["flair"] = subject.flair
-    if subject.t1 is not None:
-        paths["t1"] = subject.t1
-    return paths
 
 
 def _load_subject(subject: Subject, choice: SliceChoice, cache: Path | None) -> SubjectSlices:
@@ -231,7 +221,7 @@ def _unpack(subject: Subject, path: Path) -> SubjectSlices:
 
 def _check(slices: SubjectSlices, subject: Subject) -> None:
     """Refuse slices that cannot be the subject's."""
-    if set(slices.images) != set(_scan_paths(subject)) or (slices.wmh is None) != (subject.wmh is None):
+    if set(slices.images) != set(subject.scan_paths) or (slices.wmh is None) != (subject.wmh is None):
         raise ValueError("slices of other files")
     for image in slices.images.values():
         _check_array(image, slices, np.float32)
