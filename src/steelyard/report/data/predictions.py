@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from steelyard.errors import UserError
 from steelyard.imaging.datasets.domains import contrast_of
+from steelyard.imaging.datasets.prepared import SubjectVolumes, read_volumes
 from steelyard.imaging.datasets.subjects import Subject
 from steelyard.imaging.networks.inference import segment
 from steelyard.imaging.scans.volumes import canonical
-from steelyard.imaging.train.slices import SubjectVolumes, read_volumes
 from steelyard.report.data.runs import RunRecord, by_method
 
 Mask = NDArray[np.bool_]
