@@ -21,9 +21,9 @@ from steelyard.imaging.runs.method import Method
 from steelyard.imaging.runs.run_folder import RunFolder
 from steelyard.imaging.train.data import load_labelled
 from steelyard.imaging.train.launch import TrainingJob, prepare_training
+from steelyard.imaging.train.method_parts import make_probe, make_weighting
 from steelyard.imaging.train.records import EpochRecord
 from steelyard.imaging.train.training import fit
-from steelyard.imaging.train.weighing import make_probe, make_weighting
 from steelyard.measurement import Measurement, Statistic
 from steelyard.probing.probe import Finding, Losses, Probe
 from steelyard.probing.vote_probe import VoteProbe

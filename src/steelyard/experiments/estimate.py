@@ -15,8 +15,8 @@ from steelyard.files.regular_files import open_regular
 from steelyard.imaging.runs.experiment_folder import TIMINGS, RunTiming, UnitKey, read_timings, write_timings
 from steelyard.imaging.runs.run_folder import EPOCHS
 from steelyard.imaging.train.data import LabelledSlices
+from steelyard.imaging.train.method_parts import make_probe
 from steelyard.imaging.train.training import steps_per_epoch
-from steelyard.imaging.train.weighing import make_probe
 
 _FOREVER = 1e10  # seconds, three hundred years: the longest estimate
 Kind = tuple[str, str, int]

@@ -89,7 +89,7 @@ class UnitKey:
         return cls(
             model=cells["model"],
             availability=cells["availability"],
-            method=Method.read(cells["method"]),
+            method=Method.parse_or_unknown(cells["method"]),
             fold=parse_whole(f"{place}: fold", cells.get("fold", "")),
             repeat=parse_whole(f"{place}: repeat", cells.get("repeat", "")),
         )
