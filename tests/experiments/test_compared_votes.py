@@ -7,9 +7,10 @@ from lightning.fabric import Fabric
 from steelyard.errors import UserError
 from steelyard.experiments.compared_votes import Compared, retrace
 from steelyard.experiments.configs import smoke
+from steelyard.imaging.datasets.prepared import read_prepared
 from steelyard.imaging.runs.run_folder import RunFolder
 from steelyard.imaging.runs.split import split_subjects
-from steelyard.imaging.train.data import load_labelled, read_prepared
+from steelyard.imaging.train.data import load_labelled
 from steelyard.imaging.train.launch import TrainingJob, prepare_training, train
 from steelyard.imaging.train.run_writer import RunWriter
 from steelyard.imaging.train.training import fit

@@ -3,7 +3,8 @@ import SimpleITK as sitk
 
 import heads
 from steelyard.experiments.configs import smoke
-from steelyard.imaging.train.data import load_labelled, read_prepared
+from steelyard.imaging.datasets.prepared import read_prepared
+from steelyard.imaging.train.data import load_labelled
 
 
 @pytest.fixture(autouse=True)

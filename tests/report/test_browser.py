@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from steelyard.imaging.datasets.prepared import read_prepared, read_volumes
 from steelyard.imaging.scans.volumes import canonical
-from steelyard.imaging.train.data import read_prepared
-from steelyard.imaging.train.slices import read_volumes
 from steelyard.report.data.predictions import SubjectPredictions
 from steelyard.report.data.runs import read_runs
 from steelyard.report.html.assembly import assemble

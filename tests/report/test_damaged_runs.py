@@ -156,8 +156,8 @@ def test_votes_for_endless_domains_are_refused(tmp_path):
 
 @pytest.mark.parametrize("text", ["1e308", "1e-320", "inf", "9" * 5000, ""])
 def test_times_that_nothing_takes_are_refused(tmp_path, text):
-    keys = "model,availability,method,fold,repeat,seconds_per_step\nunet,all,equal,0,0,"
-    (tmp_path / "timings.csv").write_text(f"{keys}{text}\n")
+    columns = "model,availability,method,fold,repeat,steps,validation_seconds,evaluation_seconds,seconds_per_step"
+    (tmp_path / "timings.csv").write_text(f"{columns}\nunet,all,equal,0,0,4,0.25,3.0,{text}\n")
     with pytest.raises(UserError, match=r"timings\.csv, line 2: seconds_per_step must be"):
         load_timings(tmp_path / "timings.csv")
 

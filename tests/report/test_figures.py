@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from steelyard.errors import UserError
+from steelyard.imaging.datasets.prepared import read_prepared
 from steelyard.imaging.networks.paper import cross_entropy_minus_dice
 from steelyard.imaging.runs.run_folder import RunFolder
-from steelyard.imaging.train.data import read_prepared
 from steelyard.probing.vote_probe import halve
 from steelyard.report.data.predictions import predict_on
 from steelyard.report.data.runs import by_method, read_runs

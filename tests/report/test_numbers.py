@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from steelyard.errors import UserError
-from steelyard.imaging.train.data import read_prepared
+from steelyard.imaging.datasets.prepared import read_prepared
 from steelyard.report.data.predictions import predict_on
 from steelyard.report.data.runs import by_setting, mean_and_spread, read_run, read_runs
 from steelyard.report.data.steps import gather_steps

@@ -10,10 +10,10 @@ from PIL import Image
 
 from steelyard.errors import UserError
 from steelyard.files.records import as_csv, read_rows
+from steelyard.imaging.datasets.prepared import read_prepared
 from steelyard.imaging.runs.curves import write_curves
 from steelyard.imaging.runs.method import Method
 from steelyard.imaging.scans.volumes import canonical
-from steelyard.imaging.train.data import read_prepared
 from steelyard.report.data.predictions import predict_on
 from steelyard.report.data.runs import read_run, read_runs
 from steelyard.report.html.assembly import Scans, assemble

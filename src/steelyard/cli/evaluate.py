@@ -52,6 +52,7 @@ class Evaluate(Command):
         """Judge, write, print."""
         from steelyard.cli.progress import track
         from steelyard.files.destinations import check_file
+        from steelyard.imaging.datasets.prepared import read_prepared
         from steelyard.imaging.evaluate.evaluation import (
             SCORES_START,
             count_scans,
@@ -61,7 +62,7 @@ class Evaluate(Command):
             write_scores,
         )
         from steelyard.imaging.runs.run_folder import RunFolder
-        from steelyard.imaging.train.data import read_prepared
+        from steelyard.imaging.train.data import digest_subjects
 
         if not 0 <= self.threshold < 1:
             raise UserError(f"threshold must be at least 0 and below 1; got {self.threshold}.")
@@ -71,7 +72,8 @@ class Evaluate(Command):
         config = run.config
         network = run.network(model=self.model)
         dataset = read_prepared(self.data)
-        selection = select_subjects(run, dataset, part=self.subjects)
+        digests = digest_subjects(dataset, config.slices, domains=config.domains)
+        selection = select_subjects(run, dataset, digests, part=self.subjects)
         parts = selection.parts
         out = self.out or self.run_folder / metrics_name(self.data, part=self.subjects if selection.is_own else None)
         check_file(out, mark=SCORES_START)

@@ -14,15 +14,16 @@ from steelyard.batches import Tree
 from steelyard.errors import UserError
 from steelyard.files.atomic import write_text
 from steelyard.files.records import as_csv
+from steelyard.imaging.datasets.prepared import read_prepared
 from steelyard.imaging.runs.config import TrainingConfig
 from steelyard.imaging.runs.experiment_folder import SLICES
 from steelyard.imaging.runs.method import Method
 from steelyard.imaging.runs.run_folder import RunFolder
-from steelyard.imaging.train.data import load_labelled, read_prepared
+from steelyard.imaging.train.data import load_labelled
 from steelyard.imaging.train.launch import TrainingJob, prepare_training
+from steelyard.imaging.train.method_parts import make_probe, make_weighting
 from steelyard.imaging.train.records import EpochRecord
 from steelyard.imaging.train.training import fit
-from steelyard.imaging.train.weighing import make_probe, make_weighting
 from steelyard.measurement import Measurement, Statistic
 from steelyard.probing.probe import Finding, Losses, Probe
 from steelyard.probing.vote_probe import VoteProbe

@@ -1,6 +1,5 @@
 """How long units take: from those that are finished, else from a timing trial."""
 
-import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +14,8 @@ from steelyard.files.regular_files import open_regular
 from steelyard.imaging.runs.experiment_folder import TIMINGS, RunTiming, UnitKey, read_timings, write_timings
 from steelyard.imaging.runs.run_folder import EPOCHS
 from steelyard.imaging.train.data import LabelledSlices
+from steelyard.imaging.train.method_parts import make_probe
 from steelyard.imaging.train.training import steps_per_epoch
-from steelyard.imaging.train.weighing import make_probe
 
 _FOREVER = 1e10  # seconds, three hundred years: the longest estimate
 Kind = tuple[str, str, int]
@@ -74,14 +73,14 @@ class Forecast:
     _steps: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def learn(self, out: Path, units: Sequence[Unit]) -> None:
-        """Take the times of finished units from timings.csv; rows without all three times are ignored."""
+        """Take the times of finished units from timings.csv."""
         step: dict[Kind, list[float]] = defaultdict(list)
         validation: dict[tuple[str, int], list[float]] = defaultdict(list)
         judging: dict[str, list[float]] = defaultdict(list)
         timings = _read_timings(out)
         for unit in units:
             timing = timings.get(unit.key)
-            if timing is None or math.isnan(timing.validation_seconds) or math.isnan(timing.evaluation_seconds):
+            if timing is None:
                 continue
             step[step_kind(unit)].append(timing.seconds_per_step)
             validation[validation_kind(unit)].append(timing.validation_seconds)

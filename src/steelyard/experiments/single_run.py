@@ -16,10 +16,11 @@ from steelyard.errors import UserError
 from steelyard.experiments.configs import config_named
 from steelyard.files.atomic import remove
 from steelyard.files.destinations import check_folder, refuse_links
+from steelyard.imaging.datasets.prepared import read_prepared
 from steelyard.imaging.runs.config import TrainingConfig, with_settings
 from steelyard.imaging.runs.run_folder import EPOCHS
 from steelyard.imaging.runs.split import split_subjects
-from steelyard.imaging.train.data import load_labelled, read_prepared
+from steelyard.imaging.train.data import load_labelled
 from steelyard.imaging.train.launch import TrainingJob, Watch, train, train_in_processes
 from steelyard.processes.children import blocked_signals
 

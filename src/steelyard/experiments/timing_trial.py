@@ -9,9 +9,10 @@ import torch
 from lightning.fabric import Fabric
 
 from steelyard.experiments.units import Unit
+from steelyard.imaging.datasets.prepared import read_prepared
 from steelyard.imaging.evaluate.evaluation import evaluate
 from steelyard.imaging.networks.build import build_network
-from steelyard.imaging.train.data import LabelledSlices, read_prepared
+from steelyard.imaging.train.data import LabelledSlices
 from steelyard.imaging.train.run_writer import RunWriter
 from steelyard.imaging.train.sampling import DomainSlices, SlicesByDomain
 from steelyard.imaging.train.training import fit, steps_per_epoch, validate_on

@@ -14,6 +14,7 @@ from steelyard.experiments.grids import GridConfig
 from steelyard.files.atomic import write_bytes
 from steelyard.files.destinations import refuse_links
 from steelyard.imaging.datasets.domains import contrast_of
+from steelyard.imaging.datasets.prepared import read_prepared
 from steelyard.imaging.datasets.subjects import Dataset
 from steelyard.imaging.evaluate.evaluation import evaluate_test_subjects
 from steelyard.imaging.runs.config import TrainingConfig
@@ -21,7 +22,7 @@ from steelyard.imaging.runs.experiment_folder import SLICES, UnitKey
 from steelyard.imaging.runs.run_folder import METRICS, RunFolder
 from steelyard.imaging.runs.slice_settings import SliceChoice
 from steelyard.imaging.runs.split import Split, split_subjects, withhold
-from steelyard.imaging.train.data import LabelledSlices, load_labelled, read_prepared
+from steelyard.imaging.train.data import LabelledSlices, load_labelled
 from steelyard.imaging.train.launch import TrainingJob, check_job, train
 
 

@@ -8,8 +8,9 @@ from steelyard.cli import main
 from steelyard.errors import UserError
 from steelyard.imaging.datasets.bids import read_bids
 from steelyard.imaging.datasets.domains import assign_domains
+from steelyard.imaging.datasets.prepared import read_prepared
 from steelyard.imaging.runs.slice_settings import SliceChoice
-from steelyard.imaging.train.data import load_labelled, read_prepared
+from steelyard.imaging.train.data import load_labelled
 
 SCANNERS = ("A", "A", "A", "B", "B", "B", "n/a")
 

@@ -7,12 +7,12 @@ import heads
 from steelyard.errors import UserError
 from steelyard.experiments.configs import smoke
 from steelyard.imaging.datasets.bids import read_bids
+from steelyard.imaging.datasets.prepared import read_volumes
 from steelyard.imaging.evaluate.evaluation import evaluate, metrics_name, summarise
 from steelyard.imaging.evaluate.metrics import volume_metrics, voxel_metrics
 from steelyard.imaging.networks.inference import FOUR_TIMES, TWICE, lesion_mask, segment
 from steelyard.imaging.scans.frame import Frame
 from steelyard.imaging.scans.volumes import canonical
-from steelyard.imaging.train.slices import read_volumes
 
 
 class Brightness(nn.Module):

@@ -15,7 +15,7 @@ from steelyard.imaging.datasets.subjects import Subject
 from steelyard.imaging.preprocess import Settings, prepare, preprocess
 from steelyard.imaging.preprocess.brain import extract_brain
 from steelyard.imaging.preprocess.register import dice
-from steelyard.imaging.scans.grids import mean_displacement, resample, to_matrix
+from steelyard.imaging.scans.grids import mean_displacement, resample_scan, to_matrix
 from steelyard.imaging.scans.volumes import Volume, read_mask, read_scan
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -108,7 +108,7 @@ def test_phantoms_are_aligned_stripped_and_corrected(index, phantoms):
         image = nibabel.load(truth / f"{subject.key}_desc-biasfield_{suffix}.nii.gz")
         field = Volume(image.get_fdata().astype(np.float32), image.affine)
         if contrast == "t1":
-            field = resample(field, done.brain, done.alignment.matrix)
+            field = resample_scan(field, done.brain, done.alignment.matrix)
         true, found = np.log(field.voxels[white]), np.log(done.scans[contrast].field[white])
         assert (true - found).var() <= 0.2 * true.var()
 

@@ -19,7 +19,7 @@ from steelyard.imaging.scans.grids import (
     from_image,
     itk_text,
     mean_displacement,
-    resample,
+    resample_mask,
     to_image,
     to_matrix,
     to_transform,
@@ -48,7 +48,7 @@ def test_a_known_motion_is_found_to_a_third_of_a_millimetre():
     found = align(heads.scan("flair", LABELS), t1, brain=BRAIN)
     assert mean_displacement(np.eye(4), true, BRAIN) > 4.0
     assert mean_displacement(found.matrix, true, BRAIN) < 0.35
-    brought = resample(Volume(heads.tissue(affine=t1_affine, pose=true) >= 3, t1_affine), BRAIN, found.matrix)
+    brought = resample_mask(Volume(heads.tissue(affine=t1_affine, pose=true) >= 3, t1_affine), BRAIN, found.matrix)
     assert dice(brought.voxels, LABELS >= 3) > 0.97
 
 
@@ -153,7 +153,7 @@ def test_masks_drawn_on_t1_follow_it_to_flair(tmp_path):
     )
     done = prepare(subject, Settings(brain="own"))
     assert done.masks["wmh"].voxels.shape == labels.shape
-    untouched = resample(Volume(far == 5, heads.AFFINE), done.brain, np.eye(4)).voxels
+    untouched = resample_mask(Volume(far == 5, heads.AFFINE), done.brain, np.eye(4)).voxels
     assert dice(done.masks["wmh"].voxels, labels == 5) > 0.7 > 0.5 > dice(untouched, labels == 5)
     assert done.alignment is not None
     assert not done.alignment.unchanged

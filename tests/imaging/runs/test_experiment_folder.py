@@ -1,7 +1,6 @@
 """The keys, tables and compressed curves of an experiment's runs."""
 
 import gzip
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from steelyard.imaging.runs.experiment_folder import (
 from steelyard.imaging.runs.method import Method
 
 HEADER = ",".join(KEYS)
+TIMING_HEADER = f"{HEADER},steps,seconds_per_step,validation_seconds,evaluation_seconds"
 
 
 def key(model="unet", availability="all", method="equal", fold=0, repeat=0):
@@ -84,31 +84,47 @@ def test_runs_are_sorted_as_the_tables_show_them():
 def test_timings_survive_their_table(tmp_path):
     timings = {
         key(): RunTiming(steps=4, seconds_per_step=0.5, validation_seconds=0.25, evaluation_seconds=3.0),
-        key(fold=1): RunTiming(seconds_per_step=0.7),
+        key(fold=1): RunTiming(steps=2, seconds_per_step=0.7, validation_seconds=0.0, evaluation_seconds=1.5),
     }
     path = tmp_path / "timings.csv"
     write_timings(path, timings)
     assert path.read_text().splitlines() == [
-        f"{HEADER},steps,seconds_per_step,validation_seconds,evaluation_seconds",
+        TIMING_HEADER,
         "unet,all,equal,0,0,4,0.5,0.25,3.0",
-        "unet,all,equal,1,0,,0.7,,",
+        "unet,all,equal,1,0,2,0.7,0.0,1.5",
     ]
-    again = read_timings(path)
-    assert again[key()] == timings[key()]
-    assert math.isnan(again[key(fold=1)].validation_seconds)
+    assert read_timings(path) == timings
+
+
+@pytest.mark.parametrize(
+    ("times", "fault"),
+    [
+        (",0.5,0.25,3.0", "steps must be a whole number"),
+        ("4,0.5,,3.0", "validation_seconds must be a number of at least 0"),
+        ("4,0.5,0.25,", "evaluation_seconds must be a number of at least 0"),
+    ],
+)
+def test_every_time_is_needed(tmp_path, times, fault):
+    path = tmp_path / "timings.csv"
+    path.write_text(f"{TIMING_HEADER}\nunet,all,equal,0,0,{times}\n")
+    with pytest.raises(UserError, match=rf"timings\.csv, line 2: {fault}"):
+        read_timings(path)
+    path.write_text(f"{HEADER},steps,seconds_per_step,evaluation_seconds\nunet,all,equal,0,0,4,0.5,3.0\n")
+    with pytest.raises(UserError, match="must have one column 'validation_seconds'"):
+        read_timings(path)
 
 
 @pytest.mark.parametrize("text", ["1e308", "1e-320", "inf", "9" * 5000, "", "0", "soon"])
 def test_times_that_nothing_takes_are_refused(tmp_path, text):
     path = tmp_path / "timings.csv"
-    path.write_text(f"{HEADER},seconds_per_step\nunet,all,equal,0,0,{text}\n")
+    path.write_text(f"{TIMING_HEADER}\nunet,all,equal,0,0,4,{text},0.25,3.0\n")
     with pytest.raises(UserError, match=r"timings\.csv, line 2: seconds_per_step must be a number above 0"):
         read_timings(path)
 
 
 def test_a_run_that_is_timed_twice_is_refused(tmp_path):
     path = tmp_path / "timings.csv"
-    path.write_text(f"{HEADER},seconds_per_step\nunet,all,equal,0,0,1\nunet,all,F50-T50,0,0,1\n")
+    path.write_text(f"{TIMING_HEADER}\nunet,all,equal,0,0,4,1,1,1\nunet,all,F50-T50,0,0,4,1,1,1\n")
     with pytest.raises(UserError, match=r"line 3: unet all equal fold 0 repeat 0 is there twice"):
         read_timings(path)
 

@@ -1,9 +1,11 @@
+from typing import get_args
+
 import pytest
 
 from steelyard import DirichletVote, FirstOrder, Fixed, InnerLoop, RelativeShift
 from steelyard.errors import UserError
-from steelyard.imaging.runs.method import PAPER, Method
-from steelyard.imaging.train.weighing import make_probe, make_weighting
+from steelyard.imaging.runs.method import PAPER, Method, PlainKind
+from steelyard.imaging.train.method_parts import make_probe, make_weighting
 
 TWO = ("flair", "t1")
 
@@ -46,14 +48,14 @@ def test_names_say_what_a_method_is():
 
 def test_methods_are_sorted_as_in_the_paper_and_others_after_them():
     names = ["mine", "greedy-7", "conservative-25", "equal", "greedy-100"]
-    ordered = sorted((Method.read(name) for name in names), key=lambda method: method.order)
+    ordered = sorted((Method.parse_or_unknown(name) for name in names), key=lambda method: method.order)
     assert [method.name for method in ordered] == ["equal", "greedy-100", "conservative-25", "greedy-7", "mine"]
 
 
 def test_modifiers_say_how_votes_are_taken():
     method = Method.parse("greedy-25+every-4+first-order+batch")
     assert (method.first_order, method.meta_test, method.every) == (True, "batch", 4)
-    assert method.with_every_vote.name == "greedy-25+first-order+batch"
+    assert method.voting_on_each_step.name == "greedy-25+first-order+batch"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +81,7 @@ def test_modifiers_say_how_votes_are_taken():
 def test_what_cannot_be_is_refused_by_name(name, domains, message):
     with pytest.raises(UserError, match=message):
         Method.parse(name, domains)
-    assert Method.read("mine").name == "mine"
+    assert Method.parse_or_unknown("mine").name == "mine"
 
 
 def weighting_of(name, domains=TWO, **settings):
@@ -97,8 +99,8 @@ def test_every_row_of_the_paper_has_a_weighting(method):
     assert (make_probe(method) is not None) == (method.paper_name[:4] in ("Ours", "Simp"))
 
 
-@pytest.mark.parametrize("name", ["group-dro", "dwa", "uw", "famo", "equal"])
-def test_other_methods_weigh_any_number_of_domains(name):
+@pytest.mark.parametrize("name", get_args(PlainKind))
+def test_every_plain_method_has_a_weighting_for_any_number_of_domains(name):
     assert weighting_of(name, ("a", "b", "c")).domains == 3
     assert make_probe(Method.parse(name)) is None
 

@@ -18,10 +18,7 @@ def test_own_pixels_are_taken_as_they_are_and_put_back_exactly():
     placement = Frame(shape=(96, 64)).place(brain)
     planes = placement.cut(values, range(3, 8))
     assert planes.shape == (5, 96, 64)
-    back = placement.paste(planes, range(3, 8), depth=20)
-    assert np.array_equal(back[:, :, 3:8], values[:, :, 3:8])
-    assert not back[:, :, :3].any()
-    assert not back[:, :, 8:].any()
+    assert np.array_equal(placement.back(planes), values[:, :, 3:8])
 
 
 def test_rows_run_from_the_front_and_columns_from_the_left():
@@ -48,7 +45,7 @@ def test_a_smooth_picture_survives_the_way_there_and_back():
     x, y, _ = np.meshgrid(*map(np.arange, brain.voxels.shape), indexing="ij")
     smooth = (np.sin(x / 9) + np.cos(y / 11)).astype(np.float32) * brain.voxels
     placement = Frame(shape=(64, 64), pixel_mm=1.0).place(brain)
-    back = placement.paste(placement.cut(smooth, range(20)), range(20), depth=20)
+    back = placement.back(placement.cut(smooth, range(20)))
     inner = ball(radius_mm=16.0).voxels
     assert np.abs(back - smooth)[inner].max() < 0.05
 

@@ -11,6 +11,7 @@ import torch
 
 import heads
 from steelyard.errors import UserError
+from steelyard.imaging.datasets import prepared
 from steelyard.imaging.datasets.bids import read_bids
 from steelyard.imaging.runs.slice_settings import Augmentation, SliceChoice
 from steelyard.imaging.scans.frame import Frame
@@ -66,7 +67,7 @@ def test_cropping_and_padding_keep_every_voxel_they_can(dataset):
 def test_the_cache_spares_the_volumes_until_one_changes(dataset, tmp_path, monkeypatch):
     cache = tmp_path / "cache"
     first = load_slices(dataset, cache=cache)
-    monkeypatch.setattr(slices, "read_scan", lambda path: pytest.fail("a volume was read"))
+    monkeypatch.setattr(prepared, "read_scan", lambda path: pytest.fail("a volume was read"))
     second = load_slices(dataset, cache=cache)
     assert np.array_equal(first[0].images["t1"], second[0].images["t1"])
     assert np.array_equal(first[0].wmh, second[0].wmh)
@@ -165,15 +166,25 @@ def test_the_cache_notices_a_change_that_keeps_size_and_time(tmp_path):
         load_slices(dataset, cache=cache)
 
 
+def test_the_cache_of_another_revision_of_the_cut_is_not_read(dataset, tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    load_slices(dataset, cache=cache)
+    of_first_revision = set(cache.iterdir())
+    monkeypatch.setattr(slices, "_CUT_REVISION", slices._CUT_REVISION + 1)
+    load_slices(dataset, cache=cache)
+    assert len(of_first_revision) == len(dataset.subjects)
+    assert len(set(cache.iterdir()) - of_first_revision) == len(dataset.subjects)
+
+
 def test_what_changes_while_it_is_read_is_not_cached(dataset, tmp_path, monkeypatch):
-    real = slices.read_scan
+    real = prepared.read_scan
 
     def read_and_change(path):
         volume = real(path)
         heads.save(path, volume.with_voxels(volume.voxels + 1))
         return volume
 
-    monkeypatch.setattr(slices, "read_scan", read_and_change)
+    monkeypatch.setattr(prepared, "read_scan", read_and_change)
     load_slices(dataset, cache=tmp_path / "cache")
     assert not list(tmp_path.glob("cache/*"))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from steelyard.errors import UserError, reason
 from steelyard.files.records import read_object
 from steelyard.files.regular_files import open_regular
+from steelyard.imaging.datasets.bids_names import NIFTI_ENDINGS, last_part, loose_entities, stem
 from steelyard.imaging.datasets.subjects import (
     BadNameError,
     Dataset,
@@ -170,7 +171,7 @@ def _is_scan(path: Path) -> bool:
 def _has_role(path: Path, role: str) -> bool:
     """Whether a name says that a file is a scan of this contrast, or a mask of this kind."""
     entities = _entities(path)
-    suffix = _stem(path).rsplit("_", 1)[-1]
+    suffix = last_part(path.name)
     if role in SUFFIX:
         return suffix == SUFFIX[role] and entities.get("desc", "preproc") == "preproc"
     # `desc-supplied` is the copy of a manual brain mask that `steelyard preprocess` writes beside its own.
@@ -187,16 +188,7 @@ def _without_zeros(value: str) -> str:
 
 def _entities(path: Path) -> dict[str, str]:
     """Return the entities of a file name: `sub-1_run-2_T1w.nii` has sub and run."""
-    entities = {}
-    for part in _stem(path).split("_"):
-        key, dash, value = part.partition("-")
-        if dash:
-            entities[key] = value
-    return entities
-
-
-def _stem(path: Path) -> str:
-    return path.name.removesuffix(".gz").removesuffix(".nii")
+    return loose_entities(stem(path.name).split("_"))
 
 
 def _images(root: Path, visit: Path) -> list[Path]:
@@ -209,7 +201,7 @@ def _images(root: Path, visit: Path) -> list[Path]:
         if written_by(pipeline, GENERATOR, PREDICTOR):
             continue
         files = _niftis(pipeline / visit.relative_to(root) / "anat")
-        images += [path for path in files if _stem(path).endswith("_mask")]
+        images += [path for path in files if stem(path.name).endswith("_mask")]
     return images
 
 
@@ -222,7 +214,7 @@ def written_by(dataset: Path, *generators: str) -> bool:
 
 
 def _niftis(folder: Path) -> list[Path]:
-    return _listed(folder, lambda path: path.name[0] != "." and path.name.endswith((".nii", ".nii.gz")))
+    return _listed(folder, lambda path: path.name[0] != "." and path.name.endswith(NIFTI_ENDINGS))
 
 
 def _folders(folder: Path, prefix: str) -> list[Path]:

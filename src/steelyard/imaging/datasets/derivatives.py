@@ -25,6 +25,7 @@ from steelyard.files.ownership import (
 )
 from steelyard.files.records import as_json
 from steelyard.imaging.datasets.bids import written_by
+from steelyard.imaging.datasets.bids_names import BIDS_VERSION
 from steelyard.processes.workers import JobResult
 
 FIGURES = "figures"
@@ -99,7 +100,7 @@ def _describe(out: Path, kind: Kind, links: Mapping[str, Path]) -> None:
     """Write the files that a BIDS derivative has at its top."""
     description: dict[str, Any] = {
         "Name": kind.title,
-        "BIDSVersion": "1.10.0",
+        "BIDSVersion": BIDS_VERSION,
         "DatasetType": "derivative",
         "GeneratedBy": [{"Name": kind.generator, "Version": version("steelyard")}],
     }

@@ -48,6 +48,12 @@ class Subject:
         return Path(f"sub-{self.label}", f"ses-{self.session}", "anat")
 
     @property
+    def scan_paths(self) -> dict[str, Path]:
+        """The scans there are, by contrast; FLAIR first."""
+        paths = {"flair": self.flair, "t1": self.t1}
+        return {contrast: path for contrast, path in paths.items() if path is not None}
+
+    @property
     def files(self) -> tuple[Path, ...]:
         """Every file there is."""
         paths = (self.flair, self.t1, self.wmh, self.brain)

@@ -16,14 +16,13 @@ from steelyard.errors import UserError
 from steelyard.files.atomic import write_text
 from steelyard.files.records import as_csv
 from steelyard.imaging.datasets.domains import assign_domains, contrast_of
+from steelyard.imaging.datasets.prepared import read_volumes
 from steelyard.imaging.datasets.subjects import Dataset, Subject
 from steelyard.imaging.evaluate.metrics import VolumeMetrics, VoxelMetrics, volume_metrics, voxel_metrics
 from steelyard.imaging.networks.inference import lesion_mask, segment
 from steelyard.imaging.runs.config import TrainingConfig
 from steelyard.imaging.runs.run_folder import METRICS, RunFolder
 from steelyard.imaging.scans.volumes import Volume, canonical
-from steelyard.imaging.train.data import load_labelled
-from steelyard.imaging.train.slices import read_volumes
 
 SCORES_START = "subject,domain,part,dsc,"
 """The start of every table of scores, by which its file is recognised."""
@@ -70,7 +69,7 @@ class Selection:
     is_own: bool
 
 
-def select_subjects(run: RunFolder, dataset: Dataset, *, part: str = "test") -> Selection:
+def select_subjects(run: RunFolder, dataset: Dataset, digests: Mapping[str, str], *, part: str = "test") -> Selection:
     """Select one part of the dataset that a run was trained on, or all subjects of another dataset.
 
     Subjects are recognised by the digest of their slices, not by their names.
@@ -78,6 +77,7 @@ def select_subjects(run: RunFolder, dataset: Dataset, *, part: str = "test") -> 
     Args:
         run: A trained run.
         dataset: The preprocessed dataset.
+        digests: Of the slices of its subjects, cut as the run does (`train.data.digest_subjects`).
         part: `train`, `validate`, `test` or `all`.
 
     Raises:
@@ -85,7 +85,6 @@ def select_subjects(run: RunFolder, dataset: Dataset, *, part: str = "test") -> 
     """
     split = run.split
     names_by_digest = {digest: name for name, digest in run.digests.items()}
-    digests = _digests(run.config, dataset)
     parts = {}
     for subject in dataset.subjects:
         if subject.wmh is not None:
@@ -98,15 +97,6 @@ def select_subjects(run: RunFolder, dataset: Dataset, *, part: str = "test") -> 
     if not parts:
         raise _no_subjects(run, dataset, part)
     return Selection(parts=parts, is_own=True)
-
-
-def _digests(config: TrainingConfig, dataset: Dataset) -> dict[str, str]:
-    """Return the digest of each subject with a scan that the run could serve, whatever its scanner."""
-    contrasts = []
-    for contrast in dict.fromkeys(map(contrast_of, config.domains)):
-        if any(getattr(subject, contrast, None) and subject.wmh for subject in dataset.subjects):
-            contrasts.append(contrast)
-    return load_labelled(dataset, config.slices, domains=contrasts).digests
 
 
 def _no_subjects(run: RunFolder, dataset: Dataset, part: str) -> UserError:

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 from steelyard.files.atomic import write_bytes, write_text
 from steelyard.files.records import write_json
 from steelyard.imaging.anatomy.rigid import Matrix
+from steelyard.imaging.datasets.bids_names import BIDS_VERSION
 from steelyard.imaging.phantom.scanner import Scanner
 from steelyard.imaging.phantom.signal import Sequence
 from steelyard.imaging.phantom.subject import SimulatedScan, SimulatedSubject
 from steelyard.imaging.scans.grids import itk_text
 from steelyard.imaging.scans.nifti import pack_nifti
 
-BIDS_VERSION = "1.10.0"
 TEMPLATE_REFERENCE = "Fonov et al., NeuroImage 54:313 (2011), doi:10.1016/j.neuroimage.2010.07.033"
 
 README = """Synthetic T1w and FLAIR heads

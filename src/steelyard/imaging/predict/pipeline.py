@@ -1,7 +1,8 @@
 """One scan from the file to its lesions, in memory: one step after another.
 
-Probabilities and lesions are on the scan's own voxels: `segment` brings the network's planes back to them, and the mask
-is cut from these probabilities, so no mask is ever resampled. `outputs.py` then restores the axes of the file.
+Probabilities and lesions are on the scan's own voxels. `segment` interpolates the network's probabilities back to them
+(`frame._interpolation`), then `inference.lesion_mask` applies the threshold: the lesion mask itself is not resampled.
+The table in `scans/frame.py` lists the rules for masks. `outputs.py` restores the axes of the file.
 """
 
 from dataclasses import dataclass, field

@@ -10,11 +10,11 @@ from typing import Literal
 
 from steelyard.errors import UserError, reason
 from steelyard.imaging.datasets.bids import SUFFIX, without_twins
+from steelyard.imaging.datasets.bids_names import NIFTI_ENDINGS, last_part, stem, strict_entities
 from steelyard.imaging.datasets.subjects import bids_label, is_folder, leads_in_circle
 
 Contrast = Literal["flair", "t1", "both"]
 
-_ENDINGS = (".nii", ".nii.gz")
 # The entities that BIDS allows between subject and space, in its order. A result keeps them.
 _KEPT_ENTITIES = ("acq", "ce", "trc", "rec", "dir", "run", "echo", "flip", "inv", "mt", "part", "proc")
 _REPLACED_ENTITIES = ("space", "desc", "res")  # a result has its own
@@ -92,7 +92,7 @@ def find_scans(paths: Sequence[Path], *, contrast: Contrast = "both") -> tuple[S
 def _scans_at(path: Path, contrast: Contrast) -> list[Scan]:
     if is_folder(path):
         return _scans_in_folder(path, contrast)
-    if not path.name.endswith(_ENDINGS):
+    if not path.name.endswith(NIFTI_ENDINGS):
         raise UserError(f"{path}: a NIfTI file (.nii, .nii.gz) or a folder is needed.")
     if not os.path.lexists(path):  # a link that leads nowhere exists: it fails later, as its scan's fault
         raise UserError(f"{path}: there is no such file.")
@@ -145,14 +145,10 @@ def _is_scan(name: str, suffixes: Sequence[str]) -> bool:
     >>> _is_scan("sub-1_FLAIR.nii", ["FLAIR"]), _is_scan("sub-1_desc-brain_FLAIR.nii", ["FLAIR"])
     (True, False)
     """
-    stem = _stem(name)
-    has_suffix = name.endswith(_ENDINGS) and any(stem.endswith(f"_{suffix}") for suffix in suffixes)
+    is_nifti = name.endswith(NIFTI_ENDINGS)
+    has_suffix = any(stem(name).endswith(f"_{suffix}") for suffix in suffixes)
     is_other_derivative = re.search(r"_desc-(?!preproc_)", name) is not None
-    return has_suffix and not is_other_derivative
-
-
-def _stem(name: str) -> str:
-    return name.removesuffix(".gz").removesuffix(".nii")
+    return is_nifti and has_suffix and not is_other_derivative
 
 
 def _scan_of_file(path: Path, contrast: Contrast) -> Scan:
@@ -169,7 +165,7 @@ def _contrast_of(path: Path, option: Contrast) -> str | None:
     Raises:
         UserError: They contradict each other.
     """
-    named = _named_contrast(_stem(path.name))
+    named = _named_contrast(path.name)
     if option == "both" or option == named:
         return named
     if named is not None:
@@ -177,26 +173,26 @@ def _contrast_of(path: Path, option: Contrast) -> str | None:
     return option
 
 
-def _named_contrast(stem: str) -> str | None:
+def _named_contrast(name: str) -> str | None:
     """Return the contrast that a name tells: its BIDS suffix, or the only contrast among its words.
 
     >>> _named_contrast("sub-1_T1w"), _named_contrast("patient7-flair"), _named_contrast("flair-to-t1")
     ('t1', 'flair', None)
     """
-    last = stem.rsplit("_", 1)[-1]
+    last = last_part(name)
     if last in SUFFIX.values():
         return _CONTRAST_WORDS[last.lower()]
-    words = re.split(r"[^0-9a-z]+", stem.lower())
+    words = re.split(r"[^0-9a-z]+", stem(name).lower())
     contrasts = {_CONTRAST_WORDS[word] for word in words if word in _CONTRAST_WORDS}
     return contrasts.pop() if len(contrasts) == 1 else None
 
 
 def _named_scan(path: Path, contrast: str | None) -> Scan:
     """Return a scan with the labels that its file's name tells; any name will do."""
-    parts = _stem(path.name).split("_")
+    parts = stem(path.name).split("_")
     if parts[-1] in SUFFIX.values():
         parts.pop()
-    entities = _entities(parts)
+    entities = strict_entities(parts)
     if "sub" not in entities or not _KNOWN_ENTITIES.issuperset(entities):
         return Scan(path=path, label=bids_label(_plain_name(path, parts)), contrast=contrast)
     session = None
@@ -209,20 +205,6 @@ def _named_scan(path: Path, contrast: str | None) -> Scan:
         entities=tuple(f"{key}-{bids_label(entities[key])}" for key in _KEPT_ENTITIES if key in entities),
         contrast=contrast,
     )
-
-
-def _entities(parts: Sequence[str]) -> dict[str, str]:
-    """Return the BIDS entities of a name; none if a part of it is not an entity, or one is there twice.
-
-    >>> _entities(["sub-1", "run-2"]), _entities(["sub-1", "odd"])
-    ({'sub': '1', 'run': '2'}, {})
-    """
-    entities = {}
-    for part in parts:
-        key, _, value = part.partition("-")
-        if value:
-            entities[key] = value
-    return entities if len(entities) == len(parts) else {}
 
 
 def _plain_name(path: Path, parts: Iterable[str]) -> str:

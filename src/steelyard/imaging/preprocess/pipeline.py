@@ -8,6 +8,8 @@
     masks   _masks_on_output_grid: supplied masks onto the output grid (_t1_mask_on_flair_grid resamples)
     bias, whitestripe, strip    prepare_contrast: once for each contrast
 
+The table in `scans/frame.py` lists every rule by which a mask is resampled, in training and prediction too.
+
 To add a step, write a module beside `bias.py` that turns a `Volume` into another. Add a setting with the choice `skip`
 to `settings.py` and raise `REVISION` there. Then call the step here, in `prepare_contrast` if it changes intensities.
 """
@@ -36,7 +38,7 @@ from steelyard.imaging.preprocess.register import (
 )
 from steelyard.imaging.preprocess.settings import Settings
 from steelyard.imaging.preprocess.whitestripe import Stripe, find_stripe
-from steelyard.imaging.scans.grids import resample
+from steelyard.imaging.scans.grids import resample_mask, resample_scan
 from steelyard.imaging.scans.volumes import Volume, read_mask, read_scan
 
 
@@ -90,7 +92,7 @@ def prepare(subject: Subject, settings: Settings) -> PreparedSubject:
     Raises:
         UserError: A file is unusable, in one line that names it.
     """
-    paths = _scan_paths(subject)
+    paths = subject.scan_paths
     seconds: dict[str, float] = {}
     with measure_seconds(seconds, "read"):
         scans = _read_scans(paths, settings)
@@ -160,12 +162,6 @@ def measure_seconds(seconds: dict[str, float], step: str) -> Iterator[None]:
     seconds[step] = seconds.get(step, 0.0) + perf_counter() - start
 
 
-def _scan_paths(subject: Subject) -> dict[str, Path]:
-    """Return the scans that the subject has, by contrast; FLAIR first."""
-    paths = {"flair": subject.flair, "t1": subject.t1}
-    return {contrast: path for contrast, path in paths.items() if path is not None}
-
-
 def _read_scans(paths: dict[str, Path], settings: Settings) -> dict[str, Volume]:
     scans = {}
     for contrast, path in paths.items():
@@ -209,7 +205,7 @@ def _align_t1(
     flair, t1 = scans["flair"], scans["t1"]
     try:
         alignment = find_alignment(flair, t1, brain=brains["flair"], t1_brain=brains.get("t1"), settings=settings)
-        aligned = t1 if alignment.unchanged else resample(t1, flair, alignment.matrix)
+        aligned = t1 if alignment.unchanged else resample_scan(t1, flair, alignment.matrix)
         if is_same_image(flair, aligned, brains["flair"]):
             raise UserError(
                 f"{subject.t1}: shows the same image as {subject.flair}; one of them is of the other contrast."
@@ -242,13 +238,13 @@ def _masks_on_output_grid(
 
 
 def _t1_mask_on_flair_grid(mask: Volume, flair_grid: Volume, alignment: Alignment) -> Volume:
-    """Return a mask from T1's grid on FLAIR's: every mask that is resampled is resampled here.
+    """Return a mask from T1's grid on FLAIR's, by nearest neighbour; preprocessing resamples masks only here.
 
-    The interpolation is nearest neighbour, because `resample` uses that for booleans.
+    Training resamples them again, into a network's planes: see the table in `scans/frame.py`.
     """
     if mask.same_grid(flair_grid) and np.array_equal(alignment.matrix, np.eye(4)):
         return mask
-    return resample(mask, flair_grid, alignment.matrix)
+    return resample_mask(mask, flair_grid, alignment.matrix)
 
 
 def _brain_within_t1(t1: Volume, brain: Volume, alignment: Alignment) -> Volume:

@@ -20,7 +20,7 @@ import math
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from steelyard.errors import UserError
@@ -89,7 +89,7 @@ class UnitKey:
         return cls(
             model=cells["model"],
             availability=cells["availability"],
-            method=Method.read(cells["method"]),
+            method=Method.parse_or_unknown(cells["method"]),
             fold=parse_whole(f"{place}: fold", cells.get("fold", "")),
             repeat=parse_whole(f"{place}: repeat", cells.get("repeat", "")),
         )
@@ -151,34 +151,34 @@ class RunTiming:
     """How long a run took.
 
     Args:
-        steps: How many training steps were timed; none in a table that does not say.
+        steps: How many training steps were timed.
         seconds_per_step: Of the training steps alone.
-        validation_seconds: What an epoch took besides its steps; NaN if it was not timed apart from them.
-        evaluation_seconds: What the test subjects took; NaN if it was not timed.
+        validation_seconds: What an epoch took besides its steps.
+        evaluation_seconds: What the test subjects took.
     """
 
-    steps: int | None = None
+    steps: int
     seconds_per_step: float
-    validation_seconds: float = math.nan
-    evaluation_seconds: float = math.nan
+    validation_seconds: float
+    evaluation_seconds: float
+
+
+_TIMING_COLUMNS = tuple(column.name for column in fields(RunTiming))
 
 
 def read_timings(path: Path) -> dict[UnitKey, RunTiming]:
-    """Read a table of timings; `KEYS` and `seconds_per_step` are the columns that it must have.
+    """Read a table of timings, which has `KEYS` and the fields of `RunTiming` as columns.
 
     Raises:
         UserError: The file cannot be read or is not such a table, with the line where there is one.
     """
     timings: dict[UnitKey, RunTiming] = {}
-    for line, cells in read_rows(path, (*KEYS, "seconds_per_step")):
+    for line, cells in read_rows(path, (*KEYS, *_TIMING_COLUMNS)):
         key = UnitKey.parse(cells, place=line)
         if key in timings:
             raise UserError(f"{line}: {key} is there twice.")
-        steps = None
-        if cells.get("steps"):
-            steps = parse_whole(f"{line}: steps", cells["steps"])
         timings[key] = RunTiming(
-            steps=steps,
+            steps=parse_whole(f"{line}: steps", cells["steps"]),
             seconds_per_step=_parse_step_time(line, cells["seconds_per_step"]),
             validation_seconds=_parse_seconds(line, "validation_seconds", cells),
             evaluation_seconds=_parse_seconds(line, "evaluation_seconds", cells),
@@ -187,14 +187,8 @@ def read_timings(path: Path) -> dict[UnitKey, RunTiming]:
 
 
 def write_timings(path: Path, timings: Mapping[UnitKey, RunTiming]) -> None:
-    """Write a table of timings; an unknown time is an empty cell."""
-    rows = []
-    for key, timing in timings.items():
-        row: dict[str, object] = dict(key.row)
-        for name, value in asdict(timing).items():
-            row[name] = "" if value is None or math.isnan(value) else value
-        rows.append(row)
-    write_text(path, as_csv(rows))
+    """Write a table of timings."""
+    write_text(path, as_csv([key.row | asdict(timing) for key, timing in timings.items()]))
 
 
 def read_failures(path: Path) -> dict[UnitKey, str]:
@@ -254,9 +248,9 @@ def _parse_step_time(place: str, text: str) -> float:
 
 
 def _parse_seconds(place: str, column: str, cells: Mapping[str, str]) -> float:
-    """Return a time of at least 0; NaN for an empty cell or where there is no such column."""
-    text = cells.get(column, "")
+    """Return a time of at least 0."""
+    text = cells[column]
     seconds = parse_number(f"{place}: {column}", text)
-    if text.strip() and not 0 <= seconds < _LONGEST:
+    if not 0 <= seconds < _LONGEST:  # an empty cell is NaN, which is refused as well
         raise UserError(f"{place}: {column} must be a number of at least 0; got {brief(text)}.")
     return seconds

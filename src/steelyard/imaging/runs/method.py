@@ -104,7 +104,7 @@ class Method:
         return method
 
     @classmethod
-    def read(cls, text: str) -> "Method":
+    def parse_or_unknown(cls, text: str) -> "Method":
         """Return the method of this name, or an `unknown` one: a table of results may hold any name."""
         try:
             return cls.parse(text)
@@ -192,8 +192,8 @@ class Method:
         return not self.is_fixed and not self.is_single
 
     @property
-    def with_every_vote(self) -> "Method":
-        """The same method with a vote on every step."""
+    def voting_on_each_step(self) -> "Method":
+        """The same method, with a vote on each step."""
         return replace(self, every=None)
 
     @property

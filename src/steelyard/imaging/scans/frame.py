@@ -1,4 +1,18 @@
-"""Between a scan's own axial planes and the planes that a network sees."""
+"""Between a scan's own axial planes and the planes that a network sees.
+
+A mask of a subject reaches another grid by one of these rules. Whoever changes one raises its revision, so that results
+of the old rule are not used again. Paths are those under `imaging/`.
+
+| grids | rule | function | revision |
+| --- | --- | --- | --- |
+| T1 to FLAIR | nearest neighbour | preprocess/pipeline `_t1_mask_on_flair_grid` | preprocess/settings `REVISION` |
+| scan to network | at least half a pixel | scans/frame `Placement.cut_mask` | train/slices `_CUT_REVISION` |
+| network to scan | probabilities, interpolated | scans/frame `Placement.back` | predict/options `REVISION` |
+| then on the scan | above the threshold | networks/inference `lesion_mask` | predict/options `REVISION` |
+
+Both ways between a scan and a network use `_interpolation`: a change to it raises both of their revisions. Augmentation
+also moves masks (nearest neighbour, `runs/slice_settings.py`), at every step and without a file that could be outdated.
+"""
 
 import math
 from dataclasses import dataclass, replace
@@ -109,15 +123,11 @@ class Placement:
         return np.ascontiguousarray(self.rows @ planes @ self.columns.T)
 
     def cut_mask(self, voxels: NDArray[np.bool_], indices: range) -> NDArray[np.bool_]:
-        """Return the planes of a mask: where at least half of a pixel is inside."""
-        return self.cut(voxels, indices) >= 0.5
+        """Return a mask resampled to the frame's planes: where at least half of a pixel is inside.
 
-    def paste(self, planes: Matrix, indices: range, depth: int) -> Matrix:
-        """Return planes as voxels on the scan's own grid, zero elsewhere."""
-        back = self.back(planes)
-        voxels = np.zeros((*back.shape[:2], depth), dtype=np.float32)
-        voxels[:, :, indices.start : indices.stop] = back
-        return voxels
+        The table at the top of this file lists the rules for masks, and the revision to raise if this one changes.
+        """
+        return self.cut(voxels, indices) >= 0.5
 
     def back(self, planes: Matrix) -> Matrix:
         """Return planes as voxels on the scan's own grid, as deep as there are planes."""

@@ -66,22 +66,30 @@ def itk_text(matrix: NDArray[np.float64]) -> str:
     )
 
 
-def resample(moving: Volume, like: Volume, matrix: NDArray[np.float64]) -> Volume:
-    """Bring a volume onto another's grid.
+def resample_mask(mask: Volume, like: Volume, matrix: NDArray[np.float64]) -> Volume:
+    """Bring a mask onto another volume's grid, by nearest neighbour.
 
     Args:
-        moving: A scan (cubic B-spline, clipped to its own range) or a mask (nearest neighbour).
-        like: The grid to fill; zero (or the scan's minimum) where `moving` does not reach.
-        matrix: From points of `like` to points of `moving`, in right-anterior-superior millimetres.
+        mask: Of booleans.
+        like: The grid to fill; false where the mask does not reach.
+        matrix: From points of `like` to points of `mask`, in right-anterior-superior millimetres.
     """
-    image, grid, transform = to_image(moving), to_image(like), to_transform(matrix)
-    if moving.voxels.dtype == bool:
-        mask = sitk.Resample(image, grid, transform, sitk.sitkNearestNeighbor, 0.0)
-        return like.with_voxels(from_image(mask, like).voxels != 0)
-    lowest, highest = float(moving.voxels.min()), float(moving.voxels.max())
-    scan = sitk.Resample(image, grid, transform, sitk.sitkBSpline, lowest)
+    image = sitk.Resample(to_image(mask), to_image(like), to_transform(matrix), sitk.sitkNearestNeighbor, 0.0)
+    return like.with_voxels(from_image(image, like).voxels != 0)
+
+
+def resample_scan(scan: Volume, like: Volume, matrix: NDArray[np.float64]) -> Volume:
+    """Bring a scan onto another volume's grid, by cubic B-splines.
+
+    Args:
+        scan: Of any intensities.
+        like: The grid to fill; the scan's minimum where the scan does not reach.
+        matrix: From points of `like` to points of `scan`, in right-anterior-superior millimetres.
+    """
+    lowest, highest = float(scan.voxels.min()), float(scan.voxels.max())
+    image = sitk.Resample(to_image(scan), to_image(like), to_transform(matrix), sitk.sitkBSpline, lowest)
     # A B-spline overshoots at edges.
-    return like.with_voxels(np.clip(from_image(scan, like).voxels, lowest, highest))
+    return like.with_voxels(np.clip(from_image(image, like).voxels, lowest, highest))
 
 
 def mean_displacement(first: NDArray[np.float64], second: NDArray[np.float64], region: Volume) -> float:

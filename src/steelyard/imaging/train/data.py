@@ -1,6 +1,5 @@
 """From a preprocessed dataset to the slices of each domain."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -9,7 +8,6 @@ from pathlib import Path
 import torch
 
 from steelyard.errors import UserError
-from steelyard.imaging.datasets.bids import read_bids
 from steelyard.imaging.datasets.domains import assign_domains, contrast_of
 from steelyard.imaging.datasets.subjects import Dataset
 from steelyard.imaging.runs.slice_settings import SliceChoice
@@ -53,26 +51,6 @@ class LabelledSlices:
         return slices_by_domain
 
 
-def read_prepared(root: Path) -> Dataset:
-    """Read a preprocessed dataset for training or evaluation.
-
-    Subjects with names that lead to no file are left out, with a warning.
-
-    Raises:
-        UserError: A subject is in doubt, or no subject has a lesion mask.
-    """
-    dataset = read_bids(root)
-    for fault in dataset.faults:
-        if not fault.bad_name:
-            raise UserError(f"{root}: {fault}.")
-        logging.getLogger(__name__).warning("%s; the subject is left out.", fault)
-    if all(subject.wmh is None for subject in dataset.subjects):
-        raise UserError(
-            f"{root}: no subject has a lesion mask (…_label-WMH_mask.nii.gz); there is nothing to learn from."
-        )
-    return dataset
-
-
 def load_labelled(
     dataset: Dataset, choice: SliceChoice, *, domains: Sequence[str], cache: Path | None = None
 ) -> LabelledSlices:
@@ -94,6 +72,19 @@ def load_labelled(
         slices_by_domain[domain] = DomainSlices(torch.from_numpy(images), torch.from_numpy(masks), tuple(owners))
     digests = {subject.key: _digest(subject) for subject in labelled if assigned[subject.key]}
     return LabelledSlices(slices_by_domain, digests)
+
+
+def digest_subjects(dataset: Dataset, choice: SliceChoice, *, domains: Sequence[str]) -> dict[str, str]:
+    """Return the digest of each subject with a scan of the domains' contrasts, whatever its scanner.
+
+    Raises:
+        UserError: No subject has such a scan and a lesion mask, or a file is unusable.
+    """
+    contrasts = []
+    for contrast in dict.fromkeys(map(contrast_of, domains)):
+        if any(contrast in subject.scan_paths and subject.wmh for subject in dataset.subjects):
+            contrasts.append(contrast)
+    return load_labelled(dataset, choice, domains=contrasts).digests
 
 
 def _subjects(split: Split, part: str, contrast: str) -> tuple[str, ...]:

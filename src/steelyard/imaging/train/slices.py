@@ -15,10 +15,14 @@ from numpy.typing import NDArray
 from steelyard.errors import UserError, reason
 from steelyard.files.atomic import remove, write_bytes
 from steelyard.files.regular_files import digest, open_regular
+from steelyard.imaging.datasets.prepared import read_volumes
 from steelyard.imaging.datasets.subjects import Dataset, Subject
 from steelyard.imaging.runs.slice_settings import SliceChoice
-from steelyard.imaging.scans.background import has_zero_background
-from steelyard.imaging.scans.volumes import Volume, canonical, read_mask, read_scan
+from steelyard.imaging.scans.volumes import canonical
+
+# Part of every cache key. Raise it when the same files and choice give other slices: a change to `_cut`, to
+# `SliceChoice.pick`, to `Frame.place` or `Placement` in scans/frame.py, or to how files are read into volumes.
+_CUT_REVISION = 1
 
 
 @dataclass(frozen=True)
@@ -70,21 +74,6 @@ class SliceSet(Sequence[SubjectSlices]):
         return np.concatenate(images)[:, None], np.concatenate(masks)[:, None].astype(np.float32), owners
 
 
-@dataclass(frozen=True)
-class SubjectVolumes:
-    """The whole volumes of one preprocessed subject, on one grid.
-
-    Args:
-        scans: By contrast, `flair` and `t1`.
-        wmh: Lesion mask, if there is one.
-        brain: Brain mask.
-    """
-
-    scans: dict[str, Volume]
-    wmh: Volume | None
-    brain: Volume
-
-
 def load_slices(dataset: Dataset, choice: SliceChoice | None = None, *, cache: Path | None = None) -> SliceSet:
     """Read the chosen slices of every subject of a preprocessed dataset.
 
@@ -98,46 +87,6 @@ def load_slices(dataset: Dataset, choice: SliceChoice | None = None, *, cache: P
     """
     choice = choice or SliceChoice()
     return SliceSet(tuple(_load_subject(subject, choice, cache) for subject in dataset.subjects))
-
-
-def read_volumes(subject: Subject) -> SubjectVolumes:
-    """Read a preprocessed subject.
-
-    Raises:
-        UserError: A file is unusable, or scans and masks are on different grids.
-    """
-    scans = {contrast: read_scan(path) for contrast, path in _scan_paths(subject).items()}
-    main = next(iter(scans.values()))
-    wmh = None
-    if subject.wmh is not None:
-        wmh = read_mask(subject.wmh, may_be_empty=True)
-    if subject.brain is not None:
-        brain = read_mask(subject.brain)
-    elif has_zero_background(main):
-        brain = main.with_voxels(main.voxels != 0)
-    else:
-        raise UserError(
-            f"{subject.files[0]}: there is no brain mask, and the scan is not stripped; preprocess the dataset."
-        )
-    volumes = [*scans.values(), brain]
-    if wmh is not None:
-        volumes.append(wmh)
-    for volume in volumes:
-        if not volume.same_grid(main):
-            raise UserError(
-                f"{subject.files[0]}: scans and masks of {subject.key} are not on one grid; preprocess them."
-            )
-    return SubjectVolumes(scans, wmh, brain)
-
-
-def _scan_paths(subject: Subject) -> dict[str, Path]:
-    """Return the files of the scans that a subject has, by contrast."""
-    paths = {}
-    if subject.flair is not None:
-        paths["flair"] = subject.flair
-    if subject.t1 is not None:
-        paths["t1"] = subject.t1
-    return paths
 
 
 def _load_subject(subject: Subject, choice: SliceChoice, cache: Path | None) -> SubjectSlices:
@@ -175,14 +124,14 @@ def _cut(subject: Subject, choice: SliceChoice) -> SubjectSlices:
 
 
 def _cache_key(subject: Subject, choice: SliceChoice) -> str:
-    """Return a digest that changes with the subject's files or the choice of slices.
+    """Return a digest that changes with the subject's files, the choice of slices or the revision of the cut.
 
     Only the content of a file is reliable. Size and time can be those of another content (`cp -p`, `touch -r`, rsync);
     clocks tick too slowly to separate two writes, and can be set back; inodes are used again. The bytes on disk are
     hashed without unpacking them, which takes a small part of the time of a cut.
     """
     files = [(path.name, _file_digest(path)) for path in subject.files]
-    return sha256(dumps([files, asdict(choice)]).encode()).hexdigest()[:16]
+    return sha256(dumps([_CUT_REVISION, files, asdict(choice)]).encode()).hexdigest()[:16]
 
 
 def _file_digest(path: Path) -> str:
@@ -227,7 +176,7 @@ def _unpack(subject: Subject, path: Path) -> SubjectSlices:
 
 def _check(slices: SubjectSlices, subject: Subject) -> None:
     """Refuse slices that cannot be the subject's."""
-    if set(slices.images) != set(_scan_paths(subject)) or (slices.wmh is None) != (subject.wmh is None):
+    if set(slices.images) != set(subject.scan_paths) or (slices.wmh is None) != (subject.wmh is None):
         raise ValueError("slices of other files")
     for image in slices.images.values():
         _check_array(image, slices, np.float32)

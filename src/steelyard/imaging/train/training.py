@@ -16,7 +16,7 @@ from steelyard.imaging.train.sampling import Batch, BatchIndices, SlicesByDomain
 from steelyard.imaging.train.training_state import TrainingState
 
 
-def fit(state: TrainingState, train: SlicesByDomain, validate: SlicesByDomain) -> Iterator[EpochRecord]:
+def fit(state: TrainingState, train_slices: SlicesByDomain, validation_slices: SlicesByDomain) -> Iterator[EpochRecord]:
     """Train until the schedule ends, and yield one record per epoch.
 
     The order of the data and its augmentation follow from seed and epoch alone. So a run that is resumed is
@@ -31,20 +31,20 @@ def fit(state: TrainingState, train: SlicesByDomain, validate: SlicesByDomain) -
         learning_rate = state.learning_rate
         steps: list[StepRecord] = []
         started = monotonic()  # seconds
-        for indices in _draw(train, config, generator):
-            batch = augment_batch(indices.gather(train), config, generator)
+        for indices in _draw(train_slices, config, generator):
+            batch = augment_batch(indices.gather(train_slices), config, generator)
             batch = fabric.to_device(_own_share(batch, fabric.global_rank, fabric.world_size))
             loss = state.balancer(state.model, batch, state.optimizer)  # votes, then the weighted sum of losses
             steps.append(record_step(state, len(steps)))
-            _check_finite(steps[-1], indices, train, epoch=state.epoch)
+            _check_finite(steps[-1], indices, train_slices, epoch=state.epoch)
             state.optimizer.zero_grad()
             fabric.backward(loss)
             state.optimizer.step()
             if state.cycle is not None:
                 state.cycle.step()  # one-cycle changes the learning rate at every step
         seconds = monotonic() - started
-        losses = {domain: _mean_loss(domain, steps) for domain in train}
-        validation = validate_on(state, validate)
+        losses = {domain: _mean_loss(domain, steps) for domain in train_slices}
+        validation = validate_on(state, validation_slices)
         better = state.finish_epoch(_mean_over_domains(state, validation or losses))
         yield EpochRecord(
             epoch=state.epoch - 1,  # finish_epoch has counted it
@@ -57,12 +57,12 @@ def fit(state: TrainingState, train: SlicesByDomain, validate: SlicesByDomain) -
         )
 
 
-def steps_per_epoch(train: SlicesByDomain, config: TrainingConfig) -> int:
+def steps_per_epoch(train_slices: SlicesByDomain, config: TrainingConfig) -> int:
     """Return how many mini-batches an epoch has; it is the same for every epoch."""
-    return len(list(_draw(train, config, torch.Generator())))
+    return len(list(_draw(train_slices, config, torch.Generator())))
 
 
-def validate_on(state: TrainingState, validate: SlicesByDomain) -> dict[str, float]:
+def validate_on(state: TrainingState, validation_slices: SlicesByDomain) -> dict[str, float]:
     """Return the loss of each domain: the mean over its subjects, one batch per subject.
 
     Raises:
@@ -71,7 +71,7 @@ def validate_on(state: TrainingState, validate: SlicesByDomain) -> dict[str, flo
     state.model.eval()
     losses: dict[str, float] = {}
     with torch.no_grad():
-        for domain, slices in validate.items():
+        for domain, slices in validation_slices.items():
             subject_losses = []
             for subject, pair in slices.by_subject().items():
                 images, masks = state.fabric.to_device(pair)
@@ -112,8 +112,8 @@ def record_step(state: TrainingState, number: int) -> StepRecord:
     )
 
 
-def _draw(train: SlicesByDomain, config: TrainingConfig, generator: torch.Generator) -> Iterator[BatchIndices]:
-    return draw_epoch(train, batch_size=config.batch_size, mixing=config.mixing, generator=generator)
+def _draw(train_slices: SlicesByDomain, config: TrainingConfig, generator: torch.Generator) -> Iterator[BatchIndices]:
+    return draw_epoch(train_slices, batch_size=config.batch_size, mixing=config.mixing, generator=generator)
 
 
 def _own_share(batch: Batch, rank: int, ranks: int) -> Batch:
@@ -127,13 +127,13 @@ def _own_share(batch: Batch, rank: int, ranks: int) -> Batch:
     return share
 
 
-def _check_finite(record: StepRecord, indices: BatchIndices, train: SlicesByDomain, *, epoch: int) -> None:
+def _check_finite(record: StepRecord, indices: BatchIndices, train_slices: SlicesByDomain, *, epoch: int) -> None:
     """Stop before the optimizer steps along a loss that is NaN or infinite."""
     for domain, loss in record.losses.items():
         if not isfinite(loss):
             raise UserError(
                 f"step {record.step} of epoch {epoch}: the loss of {domain} is {loss} on a batch of "
-                f"{indices.describe(train)}; the weights of the last good epoch are kept. "
+                f"{indices.describe(train_slices)}; the weights of the last good epoch are kept. "
                 "A smaller learning rate may help."
             )
 

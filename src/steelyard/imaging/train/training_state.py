@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 from steelyard.imaging.networks.build import build_network
 from steelyard.imaging.networks.paper import cross_entropy_minus_dice
 from steelyard.imaging.runs.config import TrainingConfig
-from steelyard.imaging.train.weighing import make_probe, make_weighting
+from steelyard.imaging.train.method_parts import make_probe, make_weighting
 from steelyard.training import Balancer
 
 _VERSION = 1  # of the form of `state_dict`

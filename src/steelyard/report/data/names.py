@@ -18,7 +18,7 @@ def canonical_method(text: str) -> str:
     >>> canonical_method("Ours-C-25"), canonical_method("mine")
     ('conservative-25', 'mine')
     """
-    return Method.read(text).name
+    return Method.parse_or_unknown(text).name
 
 
 def sorted_methods(names: Iterable[str]) -> list[str]:
@@ -27,7 +27,7 @@ def sorted_methods(names: Iterable[str]) -> list[str]:
     >>> sorted_methods(["mine", "conservative-25", "equal", "mine"])
     ['equal', 'conservative-25', 'mine']
     """
-    return sorted(set(names), key=lambda name: Method.read(name).order)
+    return sorted(set(names), key=lambda name: Method.parse_or_unknown(name).order)
 
 
 def describe_methods(names: Iterable[str]) -> list[str]:
@@ -38,7 +38,7 @@ def describe_methods(names: Iterable[str]) -> list[str]:
     """
     lines = []
     for name in names:
-        description = Method.read(name).description
+        description = Method.parse_or_unknown(name).description
         if description:
             lines.append(f"{name}: {description}")
     return lines

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from steelyard.errors import UserError
 from steelyard.imaging.datasets.domains import contrast_of
+from steelyard.imaging.datasets.prepared import SubjectVolumes, read_volumes
 from steelyard.imaging.datasets.subjects import Subject
 from steelyard.imaging.networks.inference import lesion_mask, segment
 from steelyard.imaging.scans.masks import Box, Mask, box_around
 from steelyard.imaging.scans.volumes import canonical
-from steelyard.imaging.train.slices import SubjectVolumes, read_volumes
 from steelyard.report.data.runs import RunRecord, by_method
 
 _MARGIN_MM = 4.0  # around the brain

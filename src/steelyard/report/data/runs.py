@@ -56,7 +56,7 @@ class RunRecord:
     @property
     def trained(self) -> tuple[str, ...]:
         """The domains that it was trained on."""
-        return Method.read(self.method).trained_domains(self.domains)
+        return Method.parse_or_unknown(self.method).trained_domains(self.domains)
 
     @property
     def key(self) -> UnitKey | None:
@@ -205,7 +205,9 @@ def sorted_runs(runs: Sequence[RunRecord]) -> list[RunRecord]:
     for run in runs:
         if run.domains != runs[0].domains:
             raise UserError(f"{run.path}: serves other domains than {runs[0].path}; they are two reports.")
-    return sorted(runs, key=lambda run: (model_order(run.model), run.setting, Method.read(run.method).order))
+    return sorted(
+        runs, key=lambda run: (model_order(run.model), run.setting, Method.parse_or_unknown(run.method).order)
+    )
 
 
 def by_method(runs: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:

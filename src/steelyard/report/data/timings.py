@@ -24,8 +24,7 @@ class Timings:
             if run_setting != setting or run.method != method:
                 continue
             base = self.runs.get((setting, RunKey(baseline, run.fold, run.repeat)))
-            # The time of a step may include the rest of an epoch: compare only times of the same kind.
-            if base is not None and _has_validation(timing) == _has_validation(base):
+            if base is not None:
                 ratios.append(timing.seconds_per_step / base.seconds_per_step)
         if not ratios:
             return math.nan
@@ -58,8 +57,3 @@ def timings_of(out: Path) -> Timings:
         return load_timings(out / TIMINGS)
     except UserError:
         return Timings({})
-
-
-def _has_validation(timing: RunTiming) -> bool:
-    """Whether validation was timed apart from the steps."""
-    return not math.isnan(timing.validation_seconds)

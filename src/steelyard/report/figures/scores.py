@@ -103,7 +103,7 @@ def _draw_trade_off(
         evaluated = [run for run in group if run.scores(domains[0]) and run.scores(domains[1])]
         if evaluated:
             points[method] = _draw_method(axes, method, evaluated, domains, tints[method])
-    front = pareto_front([point for method, point in points.items() if Method.read(method).is_fixed])
+    front = pareto_front([point for method, point in points.items() if Method.parse_or_unknown(method).is_fixed])
     if len(front) > 1:
         axes.plot(*zip(*front, strict=True), color=SOFT, lw=1.1, zorder=2)
     axes.set_xlabel(f"on {domain_title(domains[0])}")
@@ -123,9 +123,9 @@ def _draw_method(axes: Axes, method: str, runs: Sequence[RunRecord], domains: tu
     if len(runs) > 1:
         whiskers = {"xerr": x_spread, "yerr": y_spread}
     marker = "o"
-    if Method.read(method).is_fixed:
+    if Method.parse_or_unknown(method).is_fixed:
         marker = "s"
-    elif Method.read(method).is_single:
+    elif Method.parse_or_unknown(method).is_single:
         marker = "^"
     axes.errorbar(x, y, **whiskers, fmt=marker, ms=7, color=tint, elinewidth=1, capsize=2, zorder=3)  # type: ignore[arg-type]
     return x, y

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from steelyard.errors import UserError
+from steelyard.imaging.datasets.prepared import read_prepared
 from steelyard.imaging.datasets.subjects import Dataset, Subject
-from steelyard.imaging.train.data import read_prepared
 from steelyard.report.data.names import canonical_method, plotted_domains
 from steelyard.report.data.predictions import SubjectPredictions, predict_on
 from steelyard.report.data.runs import RunRecord, by_method, by_setting

@@ -146,7 +146,7 @@ def _compared_methods(finding: SettingFinding) -> list[tuple[str, str]]:
     """Return the methods that learn their weights, each with the one it is compared with."""
     pairs = []
     for comparison in finding.comparisons:
-        if Method.read(comparison.method).is_learned:
+        if Method.parse_or_unknown(comparison.method).is_learned:
             pairs.append((comparison.method, comparison.against))
     return pairs
 

@@ -128,7 +128,7 @@ def compare_with_baseline(results: Results, settings: ComparisonSettings | None 
         grid = _finite_grid(results, setting, settings.metric)
         family = []
         for name in grid.methods:
-            if name != baseline and not Method.read(name).is_single:
+            if name != baseline and not Method.parse_or_unknown(name).is_single:
                 family.append(_compare(grid, name, baseline, settings=settings))
         comparisons += _corrected(family)
     if not has_baseline:
@@ -146,10 +146,10 @@ def compare_with_best_fixed(results: Results, settings: ComparisonSettings | Non
     comparisons: list[Comparison] = []
     for setting in results.settings:
         grid = _finite_grid(results, setting, settings.metric)
-        fixed = [name for name in grid.methods if Method.read(name).is_fixed]
+        fixed = [name for name in grid.methods if Method.parse_or_unknown(name).is_fixed]
         if len(fixed) > 1:
             extended = _with_best_fixed(grid, fixed)
-            learned = [name for name in grid.methods if Method.read(name).is_learned]
+            learned = [name for name in grid.methods if Method.parse_or_unknown(name).is_learned]
             family = [_compare(extended, name, BEST_FIXED, settings=settings) for name in learned]
             comparisons += _corrected(family)
     return tuple(comparisons)

@@ -101,7 +101,7 @@ def overall(
         fixed: The methods that learn their weights against the best fixed weighting.
         settings_in_all: How many settings are judged beside each other.
     """
-    learned = [comparison for comparison in baseline if Method.read(comparison.method).is_learned]
+    learned = [comparison for comparison in baseline if Method.parse_or_unknown(comparison.method).is_learned]
     if not learned:
         return f"{setting}: no baseline, or no method that learns its weights, was run; the question stays open."
     sentences = [f"{setting}: {_answer(learned)}"]

@@ -86,7 +86,7 @@ def measure_geometry(run: RunRecord, dataset: Dataset, *, trusted: Collection[st
     network = run.network(trusted)
     first = _gradient(network, {domains[0]: halves[domains[0]].meta_train}, training=True)
     second = _gradient(network, {domains[1]: halves[domains[1]].meta_train}, training=True)
-    meta_test_mode = Method.read(run.method).meta_test or config.meta_test
+    meta_test_mode = Method.parse_or_unknown(run.method).meta_test or config.meta_test
     other = _gradient(network, meta_tests(halves), training=meta_test_mode == "batch")
     points = _in_plane(first, second, other)
     if not torch.tensor(points).isfinite().all():

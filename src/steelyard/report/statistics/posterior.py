@@ -11,13 +11,13 @@ from steelyard.weighting.posterior import DirichletPosterior
 
 def has_posterior(run: RunRecord) -> bool:
     """Whether the run's weights are the mode of a posterior, and its votes are known."""
-    return Method.read(run.method).window is not None and run.config is not None and run.steps.count > 0
+    return Method.parse_or_unknown(run.method).window is not None and run.config is not None and run.steps.count > 0
 
 
 def posteriors(run: RunRecord) -> Iterator[DirichletPosterior]:
     """Yield the posterior after every step, from the votes in steps.csv, and window and prior of the config."""
     assert run.config is not None  # noqa: S101, see `has_posterior`
-    window: deque[str] = deque(maxlen=Method.read(run.method).window)
+    window: deque[str] = deque(maxlen=Method.parse_or_unknown(run.method).window)
     for vote in run.steps.votes():
         if vote:
             window.append(vote)

@@ -104,7 +104,7 @@ def vote_agreement(trace: Trace, exact: str, method: str) -> VoteAgreement:
 
     A method that votes on each n-th step only keeps its last vote in between.
     """
-    every = Method.read(method).every or 1
+    every = Method.parse_or_unknown(method).every or 1
     probed = every_step_method(method)
     exact_votes, own_votes = trace.votes[exact], trace.votes[probed]
     in_force = votes_in_force([step.vote for step in own_votes], every)
@@ -133,12 +133,12 @@ def every_step_method(method: str) -> str:
     >>> every_step_method("conservative-25+first-order+every-4")
     'conservative-25+first-order'
     """
-    return Method.read(method).with_every_vote.name
+    return Method.parse_or_unknown(method).voting_on_each_step.name
 
 
 def votes_exactly(method: str) -> bool:
     """Whether a method votes on every step with the exact probe."""
-    rule = Method.read(method)
+    rule = Method.parse_or_unknown(method)
     return not rule.first_order and rule.every in (None, 1)
 
 
@@ -153,9 +153,9 @@ def variants_of(method: str, methods: Sequence[str]) -> list[str]:
 
 def has_variants(method: str, methods: Sequence[str]) -> bool:
     """Whether some other method is this one with something added after a plus."""
-    rule = Method.read(method)
+    rule = Method.parse_or_unknown(method)
     for name in variants_of(method, methods):
-        variant = Method.read(name)
+        variant = Method.parse_or_unknown(name)
         keeps_mode = rule.meta_test in (None, variant.meta_test)
         keeps_interval = rule.every in (None, variant.every)
         if keeps_mode and keeps_interval and (variant.first_order or not rule.first_order):
@@ -165,7 +165,7 @@ def has_variants(method: str, methods: Sequence[str]) -> bool:
 
 def _counting_rule(method: str) -> Method:
     """Return a method without what says how its votes are taken."""
-    return replace(Method.read(method), first_order=False, meta_test=None, every=None)
+    return replace(Method.parse_or_unknown(method), first_order=False, meta_test=None, every=None)
 
 
 def votes_in_force(votes: Sequence[str], every: int) -> list[str]:

@@ -41,12 +41,12 @@ class Layout:
     def method_name(self, method: str) -> str:
         """Return a method's name in this table."""
         if self.paper_names:
-            return Method.read(method).paper_name
+            return Method.parse_or_unknown(method).paper_name
         return method
 
     def holds(self, method: str) -> bool:
         """Whether a method belongs in this table."""
-        return Method.read(method).is_single == self.single
+        return Method.parse_or_unknown(method).is_single == self.single
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def _method_notes(lines: Sequence[Line], layout: Layout) -> Iterator[str]:
     """Yield one note that explains the name of every method in the table."""
     parts = []
     for name in dict.fromkeys(line.method for line in lines):
-        description = Method.read(name).description
+        description = Method.parse_or_unknown(name).description
         shown_name = layout.method_name(name)
         if description and shown_name == name:
             parts.append(f"{name}: {description}")

@@ -23,7 +23,7 @@ def methods_table(runs: Sequence[RunRecord]) -> PageTable:
     """Return a table that explains the methods' names."""
     rows = []
     for name in by_method(runs):
-        method = Method.read(name)
+        method = Method.parse_or_unknown(name)
         # The paper's names are of FLAIR and T1.
         paper_name = method.paper_name if set(runs[0].domains) == {"flair", "t1"} else _NO_NUMBER
         if method.description:
@@ -91,7 +91,7 @@ def baseline_of(methods: Collection[str]) -> str:
 def rivals(runs: Sequence[RunRecord], base: str) -> list[str]:
     """Return the other methods; those that trained on one domain only count if there are no others."""
     others = [method for method in by_method(runs) if method != base]
-    several_domains = [method for method in others if not Method.read(method).is_single]
+    several_domains = [method for method in others if not Method.parse_or_unknown(method).is_single]
     return several_domains or others
 
 

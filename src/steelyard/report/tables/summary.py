@@ -96,7 +96,7 @@ def published(setting: Setting, method: str) -> Published | None:
     >>> published(Setting("unet", "8F"), "conservative-25").numbers["gain_mean"]
     0.011
     """
-    paper_name = Method.read(method).paper_name
+    paper_name = Method.parse_or_unknown(method).paper_name
     key = (
         _PAPER_MODELS.get(setting.model.lower(), setting.model),
         _PAPER_AVAILABILITIES.get(setting.availability, setting.availability),
@@ -177,7 +177,7 @@ def _mean_and_spread(grid: ScoreGrid, method: str, domain: str) -> dict[str, flo
 
 
 def _gains(grid: ScoreGrid, method: str, baseline: str | None) -> dict[str, float]:
-    if baseline is None or Method.read(method).is_single:
+    if baseline is None or Method.parse_or_unknown(method).is_single:
         return {"gain_mean": math.nan, "gain_sd": math.nan}
     means, spreads = grid.gains(baseline)
     row = grid.methods.index(method)
