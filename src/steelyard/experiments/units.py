@@ -7,10 +7,10 @@ from pathlib import Path
 from time import monotonic
 
 import torch
-from lightning.fabric import Fabric
 
 from steelyard.errors import UserError
 from steelyard.experiments.grids import GridConfig
+from steelyard.experiments.single_run import open_fabric
 from steelyard.files.atomic import write_bytes
 from steelyard.files.destinations import refuse_links
 from steelyard.imaging.datasets.domains import contrast_of
@@ -149,7 +149,7 @@ def do_unit(unit: Unit) -> Timing:
     torch.set_num_threads(unit.config.threads)
     config = unit.config
     slices = _slices(unit.data, config.slices, config.domains, unit.out / SLICES)
-    fabric = Fabric(accelerator=unit.accelerator, devices=1)
+    fabric = open_fabric(unit.accelerator, 1)
     started = monotonic()
     job = TrainingJob(config=config, split=unit.split, slices=slices, out=unit.path)
     epochs, steps, training = 0, 0, 0.0
