@@ -28,9 +28,9 @@ class Agreement(Command):
     paired runs.
     """
 
-    out: Annotated[Path, tyro.conf.Positional]
+    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
     """The experiment folder; agreement.json, .csv and .md go into it, and the votes of retraced runs."""
-    data: Annotated[Path, tyro.conf.Positional]
+    data: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
     """The preprocessed dataset of the experiment."""
     exact: str | None = None
     """The method with exact votes, if several have cheaper variants."""

@@ -32,9 +32,9 @@ class Evaluate(Command):
     lesion mask.
     """
 
-    run_directory: Annotated[Path, tyro.conf.Positional]
+    run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The run folder of a trained network."""
-    data: Annotated[Path, tyro.conf.Positional]
+    data: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
     """The output folder of `steelyard preprocess`."""
     subjects: Literal["test", "validate", "train", "all"] = "test"
     """Which part of the run's own dataset."""

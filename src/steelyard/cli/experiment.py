@@ -23,11 +23,11 @@ class Experiment(Command):
     even if their folders were removed.
     """
 
-    name: Annotated[str, tyro.conf.Positional]
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DESIGN")]
     """The design: paper (for GPUs), desk (for two cores) or smoke (minutes)."""
-    data: Annotated[Path, tyro.conf.Positional]
+    data: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
     """The output folder of `steelyard preprocess`."""
-    out: Annotated[Path, tyro.conf.Positional]
+    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
     """The experiment folder: new, or of an experiment that was stopped."""
     models: tuple[str, ...] = ()
     """Only these networks."""

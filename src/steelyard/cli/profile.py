@@ -21,7 +21,7 @@ class Profile(Command):
     It is the first epoch of `steelyard train` with the same options; nothing of it is kept.
     """
 
-    data: Annotated[Path, tyro.conf.Positional]
+    data: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
     """The output folder of `steelyard preprocess`."""
     experiment: str = "standard"
     """The config to start from: paper, standard, desk, demo or smoke."""

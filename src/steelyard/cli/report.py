@@ -20,7 +20,7 @@ class Report(Command):
     With --data the page shows scans of the test subjects: keep it where the scans may be.
     """
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN…")]
     """Run folders, or folders that hold some; the folder of an experiment gives its tables and statistics, too."""
     data: Path | None = None
     """The output folder of `steelyard preprocess`; without it there are no scans on the page."""
