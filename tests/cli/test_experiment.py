@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 import heads
 import processes
@@ -285,6 +286,23 @@ def test_a_dry_run_tells_and_writes_nothing(cohort, undisturbed, tmp_path, capsy
     assert main(experiment(cohort, out, "--dry-run")) == 0
     assert "about 0:00:00 with 1 workers" in capsys.readouterr().err
     assert tree(out) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--accelerator", "cuda"), "accelerator cuda: "),
+        (("--models", "monai:Nonsense"), "monai:Nonsense"),
+    ],
+)
+def test_a_dry_run_says_in_one_line_what_the_experiment_cannot_use(cohort, tmp_path, capsys, arguments, message):
+    if arguments[-1] == "cuda" and torch.cuda.is_available():
+        pytest.skip("this machine has the accelerator")
+    assert main(experiment(cohort, tmp_path / "out", "--dry-run", *arguments)) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert message in error
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", [None, "thesis.tex"])

@@ -154,7 +154,7 @@ def test_a_committed_experiment_counts_as_done(name, changes):
     slices = LabelledSlices(dict.fromkeys(("flair", "t1"), planes), digests)
     _check_design(folder, grid, slices)
     units = plan(grid, slices, data=Path("data"), out=folder)
-    left = {unit.config.method.name for unit in units_to_do(folder, units)}
+    left = {unit.config.method.name for unit in units_to_do(folder, units, slices)}
     assert left == {method.name for method in grid.methods} - {
         row.run.method for row in read_results(folder / "results.csv").rows
     }

@@ -8,7 +8,7 @@ from steelyard.errors import UserError
 from steelyard.experiments.estimate import Forecast, add_timing, step_kind
 from steelyard.experiments.executor import UnitReport, run_units
 from steelyard.experiments.grids import paper, smoke
-from steelyard.experiments.results import units_to_do, write_failures, write_results
+from steelyard.experiments.results import units_to_do, update_failures, write_results
 from steelyard.experiments.units import Timing, plan
 from steelyard.files.records import as_csv
 from steelyard.imaging.runs.experiment_folder import RunTiming, read_timings
@@ -100,7 +100,7 @@ def test_a_run_that_fails_is_tried_once_more_and_the_rest_goes_on(tmp_path):
     assert reports[once.path].timing == TIMING
     assert reports[twice.path].message == "no luck"
     assert len(reports) == len(units) == len(executor.submitted) - 2
-    write_failures(tmp_path, [report for report in reports.values() if report.message])
+    update_failures(tmp_path, [report for report in reports.values() if report.message])
     assert failures(tmp_path) == ["unet,all,flair-only,0,0,no luck"]
 
 
@@ -113,24 +113,24 @@ def failures(out):
 def test_a_failure_is_told_until_its_run_is_done(tmp_path):
     units, _ = planned(replace(smoke(), availability=(None,)), subjects=6)
     first, second = units[0], units[5]
-    write_failures(tmp_path, [UnitReport(second, message="no luck"), UnitReport(first, message="no light")])
-    write_failures(tmp_path, [])  # a call that plans neither
+    update_failures(tmp_path, [UnitReport(second, message="no luck"), UnitReport(first, message="no light")])
+    update_failures(tmp_path, [])  # a call that plans neither
     assert failures(tmp_path) == ["unet,all,equal,0,0,no light", "unet,all,shift-conservative,1,0,no luck"]
-    write_failures(tmp_path, [UnitReport(first, message="still dark")])
+    update_failures(tmp_path, [UnitReport(first, message="still dark")])
     assert failures(tmp_path) == ["unet,all,equal,0,0,still dark", "unet,all,shift-conservative,1,0,no luck"]
     for unit, left in ((first, 1), (second, 0)):
         run = replace(unit, out=tmp_path).path
         run.mkdir(parents=True)
         for name in ("finished.json", "metrics.csv"):
             (run / name).touch()
-        write_failures(tmp_path, [])
+        update_failures(tmp_path, [])
         assert (tmp_path / "failures.csv").exists() == bool(left)
 
 
 @pytest.mark.parametrize("text", ["", "diary\nrain\n", "model,availability,method,fold,repeat,message\nunet,all\n"])
 def test_failures_that_make_no_sense_are_forgotten(tmp_path, text):
     (tmp_path / "failures.csv").write_text(text)
-    write_failures(tmp_path, [])
+    update_failures(tmp_path, [])
     assert not (tmp_path / "failures.csv").exists()
 
 
@@ -176,17 +176,29 @@ def write_table(out, units):
     (out / "results.csv").write_text(as_csv(rows))
 
 
-def test_a_unit_in_the_table_is_done_unless_it_has_a_folder_or_lacks_a_subject(tmp_path):
+def test_a_unit_in_the_table_is_done_unless_it_has_a_folder_or_lacks_a_scan(tmp_path):
     slices = invented(6)
     units = plan(replace(smoke(), availability=(None,)), slices, data=Path("data"), out=tmp_path)
-    assert units_to_do(tmp_path, units) == units
+    assert units_to_do(tmp_path, units, slices) == units
     write_table(tmp_path, units[:4])
-    assert units_to_do(tmp_path, units) == units[4:]
+    assert units_to_do(tmp_path, units, slices) == units[4:]
     units[0].path.mkdir(parents=True)  # a run that was begun again
-    assert units_to_do(tmp_path, units) == [units[0], *units[4:]]
+    assert units_to_do(tmp_path, units, slices) == [units[0], *units[4:]]
     table = (tmp_path / "results.csv").read_text().splitlines(keepends=True)
-    (tmp_path / "results.csv").write_text("".join(table[:-2]))  # the last test subject of units[3]
-    assert units_to_do(tmp_path, units) == [units[0], *units[3:]]
+    for missing in (1, 2):  # the T1 of the last test subject of units[3], then its FLAIR too
+        (tmp_path / "results.csv").write_text("".join(table[:-missing]))
+        assert units_to_do(tmp_path, units, slices) == [units[0], *units[3:]]
+
+
+def test_a_scan_that_a_test_subject_does_not_have_is_not_waited_for(tmp_path):
+    slices = invented(6)
+    flair = slices.domains["flair"]
+    slices.domains["flair"] = flair.of(slices.subjects[1:])
+    units = plan(replace(smoke(), availability=(None,)), slices, data=Path("data"), out=tmp_path)
+    write_table(tmp_path, units)
+    table = (tmp_path / "results.csv").read_text().splitlines(keepends=True)
+    (tmp_path / "results.csv").write_text("".join(row for row in table if f"{slices.subjects[0]},flair" not in row))
+    assert units_to_do(tmp_path, units, slices) == []
 
 
 def test_rows_of_units_without_a_folder_are_kept_in_the_order_of_the_design(tmp_path):

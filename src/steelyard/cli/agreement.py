@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 MARK = "agreement"
 """Marks the place for the tables on a page."""
 
-# The files, and a text near the beginning of each by which it is recognised.
-_MARKS = {"agreement.json": '{\n  "rows": [', "agreement.csv": "model,availability,", "agreement.md": ", against "}
-
 
 @dataclass(frozen=True)
 class Agreement(Command):
@@ -31,9 +28,9 @@ class Agreement(Command):
     paired runs.
     """
 
-    out: Annotated[Path, tyro.conf.Positional]
+    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
     """The experiment folder; agreement.json, .csv and .md go into it, and the votes of retraced runs."""
-    data: Annotated[Path, tyro.conf.Positional]
+    data: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
     """The preprocessed dataset of the experiment."""
     exact: str | None = None
     """The method with exact votes, if several have cheaper variants."""
@@ -47,30 +44,34 @@ class Agreement(Command):
     def run(self) -> int:
         """Retrace, compare, write, print."""
         from steelyard.cli.progress import track
-        from steelyard.experiments.compared_votes import trace_votes
+        from steelyard.experiments.compared_votes import missing_traces, trace_votes
+        from steelyard.imaging.runs.experiment_folder import AGREEMENT, VOTES
         from steelyard.report.tables.agreement import agreement_rows, as_markdown, read_variants
 
         self._check()
         variants = read_variants(self.out, self.exact)
-        traces = self._missing_traces(variants)
-        lines = trace_votes(self.out, self.data, traces, variants.probed_methods())
+        methods = variants.probed_methods()
+        traces = missing_traces(self._traces(variants), (variants.exact, *methods))
+        lines = trace_votes(self.out, self.data, traces, methods)
         track(lines, total=sum(trace.epochs for trace in traces), title="Retracing")
         rows = agreement_rows(variants)
         self._write(rows)
         sys.stdout.write(as_markdown(rows))
         if any(row["to_the_bit"] != row["traced"] for row in rows):
             say("a retraced run departs from what it was: it was trained on another kind of machine or another version")
-        say(f"{self.out / 'agreement.json'} has the numbers, {self.out / 'votes'} every vote")
+        say(f"{self.out / AGREEMENT} has the numbers, {self.out / VOTES} every vote")
         return 0
 
     def _check(self) -> None:
         from steelyard.files.destinations import check_file, check_folder, refuse_links
         from steelyard.files.marked_page import check_page
-        from steelyard.imaging.runs.experiment_folder import SLICES
+        from steelyard.imaging.runs.experiment_folder import AGREEMENT, AGREEMENT_PAGE, AGREEMENT_TABLE, SLICES
 
         check_folder(self.out)
-        for name, mark in _MARKS.items():
-            check_file(self.out / name, mark=mark)
+        # Each file is recognised by a text near its beginning.
+        check_file(self.out / AGREEMENT, mark='{\n  "rows": [')
+        check_file(self.out / AGREEMENT_TABLE, mark="model,availability,")
+        check_file(self.out / AGREEMENT_PAGE, mark=", against ")
         refuse_links(self.out / SLICES, within=self.out)
         for name in ("traced", "epochs"):
             number = getattr(self, name)
@@ -79,12 +80,10 @@ class Agreement(Command):
         if self.page is not None:
             check_page(self.page, MARK)
 
-    def _missing_traces(self, variants: "Variants") -> "list[VoteTrace]":
-        """Return the runs of exact votes that must be retraced: no earlier trace has all methods and epochs."""
+    def _traces(self, variants: "Variants") -> "list[VoteTrace]":
+        """Return the runs of exact votes that are to be compared."""
         from steelyard.experiments.compared_votes import VoteTrace
-        from steelyard.report.statistics.vote_agreement import read_trace
 
-        methods = {variants.exact, *variants.probed_methods()}
         traces = []
         for setting in variants.settings:
             records = list(variants.of(setting, variants.exact).values())
@@ -92,23 +91,19 @@ class Agreement(Command):
                 epochs = len(record.epochs)
                 if self.epochs is not None:
                     epochs = min(epochs, self.epochs)
-                file = variants.votes_of(record)
-                if file.exists():
-                    earlier = read_trace(file)
-                    if earlier.epochs >= epochs and methods <= set(earlier.votes):
-                        continue
-                traces.append(VoteTrace(run=record.path, epochs=epochs, file=file))
+                traces.append(VoteTrace(run=record.path, epochs=epochs, file=variants.votes_of(record)))
         return traces
 
     def _write(self, rows: "list[Row]") -> None:
         from steelyard.files.atomic import write_text
         from steelyard.files.marked_page import with_measured
         from steelyard.files.records import as_csv, write_json
+        from steelyard.imaging.runs.experiment_folder import AGREEMENT, AGREEMENT_PAGE, AGREEMENT_TABLE
         from steelyard.report.tables.agreement import as_json, as_markdown
 
         table, text = as_json(rows), as_markdown(rows)
-        write_json(self.out / "agreement.json", {"rows": table})
-        write_text(self.out / "agreement.csv", as_csv(table))
-        write_text(self.out / "agreement.md", text)
+        write_json(self.out / AGREEMENT, {"rows": table})
+        write_text(self.out / AGREEMENT_TABLE, as_csv(table))
+        write_text(self.out / AGREEMENT_PAGE, text)
         if self.page is not None:
             write_text(self.page, with_measured(self.page.read_text(encoding="utf-8"), MARK, f"\n{text}"))

@@ -24,7 +24,7 @@ COLUMNS = ("network", "domains", "method", "every", "time", "spread", "memory")
 class Benchmark(Command):
     """Measure what one training step costs relative to the plain equal-weights step, on one thread."""
 
-    out: Annotated[Path, tyro.conf.Positional]
+    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT.json")]
     """The JSON file to write; it must not exist yet, unless with `--merge`. Plots of the cost by the number of domains
     and beside others' methods are written next to it."""
     rounds: int = 7

@@ -25,7 +25,7 @@ METHODS = ("equal", "conservative-25")
 _SPLIT = ("--folds", "4", "--validate", "1")
 _NEW_HEAD_SEED = 1  # of the head that no network was trained on
 _WORKERS = 2
-_FOLDERS = ("raw", "prepared", "stranger", "runs", "predicted", "slices")
+_FOLDERS = ("raw", "prepared", "new_head", "runs", "predicted", "slices")
 _COMMANDS = (
     "steelyard preprocess BIDS prepared",
     "steelyard train prepared run --method conservative-25",
@@ -42,7 +42,7 @@ class Demo(Command):
     Takes minutes on two cores. Give the command again to resume a demo that was stopped.
     """
 
-    out: Annotated[Path, tyro.conf.Positional] = Path("demo")
+    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="[OUT]")] = Path("demo")
     """The folder for all files of the demo."""
     subjects: int = 8
     """The number of heads."""
@@ -51,7 +51,7 @@ class Demo(Command):
 
     def run(self) -> int:
         """Run the commands that a user would, then write the page."""
-        raw, prepared, new_head = self.out / "raw", self.out / "prepared", self.out / "stranger"
+        raw, prepared, new_head = self.out / "raw", self.out / "prepared", self.out / "new_head"
         runs = {method: self.out / "runs" / method for method in METHODS}
         start = time.monotonic()
         self._check()

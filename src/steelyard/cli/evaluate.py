@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from steelyard.cli.command import Command, plain, say
-from steelyard.errors import UserError
 
 if TYPE_CHECKING:
     from steelyard.imaging.evaluate.evaluation import Score
@@ -33,9 +32,9 @@ class Evaluate(Command):
     lesion mask.
     """
 
-    run_folder: Annotated[Path, tyro.conf.Positional]
+    run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The run folder of a trained network."""
-    data: Annotated[Path, tyro.conf.Positional]
+    data: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
     """The output folder of `steelyard preprocess`."""
     subjects: Literal["test", "validate", "train", "all"] = "test"
     """Which part of the run's own dataset."""
@@ -51,40 +50,20 @@ class Evaluate(Command):
     def run(self) -> int:
         """Judge, write, print."""
         from steelyard.cli.progress import track
-        from steelyard.files.destinations import check_file
-        from steelyard.imaging.datasets.prepared import read_prepared
-        from steelyard.imaging.evaluate.evaluation import (
-            SCORES_START,
-            count_scans,
-            evaluate,
-            metrics_name,
-            select_subjects,
-            write_scores,
-        )
-        from steelyard.imaging.runs.run_folder import RunFolder
-        from steelyard.imaging.train.data import digest_subjects
+        from steelyard.experiments.run_evaluation import prepare_evaluation
 
-        if not 0 <= self.threshold < 1:
-            raise UserError(f"threshold must be at least 0 and below 1; got {self.threshold}.")
-        if self.out is not None:
-            check_file(self.out, mark=SCORES_START)
-        run = RunFolder(self.run_folder)
-        config = run.config
-        network = run.network(model=self.model)
-        dataset = read_prepared(self.data)
-        digests = digest_subjects(dataset, config.slices, domains=config.domains)
-        selection = select_subjects(run, dataset, digests, part=self.subjects)
-        parts = selection.parts
-        out = self.out or self.run_folder / metrics_name(self.data, part=self.subjects if selection.is_own else None)
-        check_file(out, mark=SCORES_START)
+        evaluation = prepare_evaluation(
+            self.run_folder,
+            self.data,
+            part=self.subjects,
+            threshold=self.threshold,
+            out=self.out,
+            model=self.model,
+        )
         scores: list[Score] = []
-        results = evaluate(network, dataset, config=config, parts=parts, threshold=self.threshold)
-        track(_collect(results, scores), total=count_scans(config, dataset, parts), title="Evaluating")
-        if not scores:
-            raise UserError(f"{self.data}: no subject with a lesion mask is left to judge.")
-        write_scores(out, scores)
+        track(_collect(evaluation.run(), scores), total=evaluation.scans, title="Evaluating")
         _show(scores)
-        say(f"{out} has every metric per subject; L-rec and L-F1 are lesion-wise, HD95 is in mm")
+        say(f"{evaluation.out} has every metric per subject; L-rec and L-F1 are lesion-wise, HD95 is in mm")
         return 0
 
 

@@ -1,9 +1,9 @@
 """`steelyard experiment`: a grid of runs."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -23,11 +23,11 @@ class Experiment(Command):
     even if their folders were removed.
     """
 
-    name: Annotated[str, tyro.conf.Positional]
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DESIGN")]
     """The design: paper (for GPUs), desk (for two cores) or smoke (minutes)."""
-    data: Annotated[Path, tyro.conf.Positional]
+    data: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
     """The output folder of `steelyard preprocess`."""
-    out: Annotated[Path, tyro.conf.Positional]
+    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
     """The experiment folder: new, or of an experiment that was stopped."""
     models: tuple[str, ...] = ()
     """Only these networks."""
@@ -111,25 +111,22 @@ class Experiment(Command):
         return Execution(workers=self.workers, threads=self.threads, ray=self.ray, accelerator=self.accelerator)
 
     def _grid(self) -> "GridConfig":
-        """Return the design with what the options change."""
-        from steelyard.experiments.grids import design_named, read_availability
-        from steelyard.imaging.runs.config import with_settings
-        from steelyard.imaging.runs.method import Method
+        from steelyard.experiments.grids import GridChanges, choose_grid
 
-        design = design_named(self.name)
-        changes: dict[str, Any] = {"split_seed": self.split_seed}
-        for name in ("models", "test_folds", "repeats", "folds", "validate"):
-            if getattr(self, name) not in ((), None):
-                changes[name] = getattr(self, name)
-        if self.availability:
-            changes["availability"] = tuple(read_availability(text, scarce=design.scarce) for text in self.availability)
-        domains = self.domains or design.training.domains
-        if self.methods:
-            changes["methods"] = tuple(Method.parse(name, domains) for name in self.methods)
-            # Single-domain methods that are asked for are run with all networks.
-            changes["single_domain_models"] = self.models or design.models
-        training = replace(design.training, threads=self.threads, domains=domains)
-        return replace(design, training=with_settings(training, self.set), **changes)
+        changes = GridChanges(
+            models=self.models,
+            methods=self.methods,
+            availability=self.availability,
+            folds=self.folds,
+            test_folds=self.test_folds,
+            repeats=self.repeats,
+            domains=self.domains,
+            validate=self.validate,
+            split_seed=self.split_seed,
+            threads=self.threads,
+            settings=self.set,
+        )
+        return choose_grid(self.name, changes)
 
 
 def _announce(units: int, done: int) -> str:

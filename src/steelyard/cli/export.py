@@ -13,9 +13,9 @@ from steelyard.cli.command import Command, say
 class Export(Command):
     """Write a trained network as ONNX, checked against torch: stripped, normalised slices in, probabilities out."""
 
-    run_folder: Annotated[Path, tyro.conf.Positional]
+    run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The run folder of a trained network."""
-    out: Annotated[Path, tyro.conf.Positional]
+    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT.onnx")]
     """The file to write, such as model.onnx; an existing file is not overwritten."""
     model: str | None = None
     """The import path of a network that is not steelyard's own: its code runs, so trust it."""

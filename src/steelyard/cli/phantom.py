@@ -14,7 +14,7 @@ from steelyard.errors import UserError
 class Phantom(Command):
     """Make a BIDS dataset of synthetic T1w and FLAIR heads with exact masks of lesions and brain."""
 
-    out: Annotated[Path, tyro.conf.Positional]
+    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
     """The folder to write; it must be empty, absent, or hold a run of this command that was stopped."""
     subjects: int = 20
     """The number of subjects; subject i is the same whatever their number."""

@@ -23,9 +23,9 @@ class Preprocess(Command):
     folder's `index.html` shows every subject, outliers first. Exit code 2 if any subject failed.
     """
 
-    source: Annotated[Path, tyro.conf.Positional]
+    source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="BIDS")]
     """The BIDS dataset, or a plain folder if --flair or --t1 give a pattern."""
-    out: Annotated[Path, tyro.conf.Positional]
+    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
     """The folder for the derivatives; new, empty, or of an earlier run."""
     workers: int = 1
     """The number of subjects that are processed at a time."""

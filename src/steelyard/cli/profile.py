@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from steelyard.cli.command import Command, plain, say
-from steelyard.cli.train import Train
 
 if TYPE_CHECKING:
     from steelyard.benchmark.epoch_profile import EpochProfile
+    from steelyard.imaging.train.launch import TrainingJob
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Profile(Command):
     It is the first epoch of `steelyard train` with the same options; nothing of it is kept.
     """
 
-    data: Annotated[Path, tyro.conf.Positional]
+    data: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
     """The output folder of `steelyard preprocess`."""
     experiment: str = "standard"
     """The config to start from: paper, standard, desk, demo or smoke."""
@@ -49,17 +49,19 @@ class Profile(Command):
         if self.json is not None:
             check_file(self.json)
         with TemporaryDirectory(prefix="steelyard-") as scratch:
-            profile = profile_epoch(self._train(Path(scratch)).job())
+            profile = profile_epoch(self._job(Path(scratch) / "run"))
         _show(profile)
         if self.json is not None:
             write_json(self.json, asdict(profile))
             say(f"{self.json} has the numbers")
         return 0
 
-    def _train(self, scratch: Path) -> Train:
-        names = ("experiment", "method", "model", "width", "threads", "folds", "set")
-        options = {name: getattr(self, name) for name in names}
-        return Train(data=self.data, run_folder=scratch / "run", **options)
+    def _job(self, out: Path) -> "TrainingJob":
+        from steelyard.experiments.single_run import SplitChoice, choose_config, prepare_job
+
+        changes = {"method": self.method, "model": self.model, "width": self.width, "threads": self.threads}
+        config = choose_config(self.experiment, self.set, changes)
+        return prepare_job(config, self.data, out, SplitChoice(folds=self.folds), cache=None)
 
 
 def _show(profile: "EpochProfile") -> None:

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from steelyard.cli.command import plain, say
-from steelyard.errors import UserError, one_line
+from steelyard.errors import one_line
 
 if TYPE_CHECKING:
     from steelyard.experiments.executor import UnitReport
@@ -178,27 +178,16 @@ class GridProgress:
         return f", about {timedelta(seconds=round(seconds))} left"
 
     def _current(self) -> str:
-        lines = [f"{unit.key}: {losses}" for unit in self._experiment.busy if (losses := _last_losses(unit.path))]
-        return "; ".join(lines)
+        """Return the losses of the units that are being done; units without a finished epoch are left out."""
+        from steelyard.experiments.units import read_last_epoch
 
-
-def _last_losses(path: Path) -> str:
-    """Return the losses of a run's last epoch; an empty text if there are none yet."""
-    from steelyard.files.checks import parse_number, parse_whole
-    from steelyard.files.records import read_loose_rows
-
-    try:
-        rows = read_loose_rows(path / "epochs.csv")
-        if not rows:
-            return ""
-        epoch = parse_whole("epoch", rows[-1].get("epoch", ""))
-        losses = []
-        for name, text in rows[-1].items():
-            if name.startswith("loss_") and text:
-                losses.append(f"{name.removeprefix('loss_')} {parse_number(name, text):.3f}")
-    except UserError:
-        return ""
-    return f"epoch {epoch + 1} {', '.join(losses)}"
+        parts = []
+        for unit in self._experiment.busy:
+            last = read_last_epoch(unit.path)
+            if last is not None:
+                losses = ", ".join(f"{domain} {loss:.3f}" for domain, loss in last.losses.items())
+                parts.append(f"{unit.key}: epoch {last.epoch + 1} {losses}")
+        return "; ".join(parts)
 
 
 def watch(outcomes: "Iterable[JobResult]", seen: "list[JobResult]") -> Iterator[str]:

@@ -11,7 +11,6 @@ from steelyard.errors import UserError
 
 if TYPE_CHECKING:
     from steelyard.report.html.assembly import Scans
-    from steelyard.report.html.page import Report as Page
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,7 @@ class Report(Command):
     With --data the page shows scans of the test subjects: keep it where the scans may be.
     """
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN…")]
     """Run folders, or folders that hold some; the folder of an experiment gives its tables and statistics, too."""
     data: Path | None = None
     """The output folder of `steelyard preprocess`; without it there are no scans on the page."""
@@ -39,10 +38,11 @@ class Report(Command):
     def run(self) -> int:
         """Read, predict, draw, write."""
         from steelyard.files.atomic import write_text
+        from steelyard.report.html.experiment_report import report_on_paths
         from steelyard.report.html.page import render_report
 
         self._check()
-        page = self._page()
+        page = report_on_paths(self.runs, self._scans())
         if self.figures is not None:
             for figure in page.figures:
                 figure.check(self.figures)
@@ -67,19 +67,6 @@ class Report(Command):
         if self.figures is not None:
             check_folder(self.figures)
 
-    def _page(self) -> "Page":
-        """Return the page of an experiment, or of single runs."""
-        from steelyard.report.data.runs import by_method, read_runs
-        from steelyard.report.html.assembly import assemble
-        from steelyard.report.html.experiment_report import is_experiment, report_on
-
-        if len(self.runs) == 1 and is_experiment(self.runs[0]):
-            return report_on(self.runs[0], self._scans())
-        runs = read_runs(self.runs)
-        methods = by_method(runs)
-        lead = f"{_count(len(runs), 'run')} of {_count(len(methods), 'method')}: {', '.join(methods)}."
-        return assemble(runs, scans=self._scans(), title="One network for several domains", lead=lead)
-
     def _scans(self) -> "Scans | None":
         from steelyard.report.html.assembly import Scans
 
@@ -87,7 +74,3 @@ class Report(Command):
             return None
         trusted = () if self.model is None else (self.model,)
         return Scans(data=self.data, subjects=self.subjects, methods=self.methods, trusted=trusted)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

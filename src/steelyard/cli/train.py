@@ -23,9 +23,9 @@ class Train(Command):
     last weights (safetensors), and the metrics of `steelyard evaluate`.
     """
 
-    data: Annotated[Path, tyro.conf.Positional]
+    data: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
     """The output folder of `steelyard preprocess`."""
-    run_folder: Annotated[Path, tyro.conf.Positional]
+    run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The folder for the run: new, or of a run that was stopped."""
     experiment: str = "standard"
     """The config to start from: paper (for a GPU), standard (two cores), desk or demo (minutes), smoke (seconds)."""

@@ -1,6 +1,6 @@
 """Cheaper votes compared with exact ones: at the same weights, on the same batches."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,7 +13,8 @@ from torch.optim import Optimizer
 from steelyard.batches import Tree
 from steelyard.errors import UserError
 from steelyard.files.atomic import write_text
-from steelyard.files.records import as_csv
+from steelyard.files.checks import parse_whole
+from steelyard.files.records import as_csv, read_rows
 from steelyard.imaging.datasets.prepared import read_prepared
 from steelyard.imaging.runs.config import TrainingConfig
 from steelyard.imaging.runs.experiment_folder import SLICES
@@ -84,6 +85,35 @@ class VoteTrace:
     run: Path
     epochs: int
     file: Path
+
+
+def missing_traces(traces: Sequence[VoteTrace], methods: Collection[str]) -> list[VoteTrace]:
+    """Return the runs that must be retraced: no earlier table has the votes of all methods and epochs.
+
+    Raises:
+        UserError: An earlier table is damaged.
+    """
+    missing = []
+    for trace in traces:
+        if not trace.file.exists():
+            missing.append(trace)
+            continue
+        earlier_methods, earlier_epochs = _read_extent(trace.file)
+        if earlier_epochs < trace.epochs or not earlier_methods.issuperset(methods):
+            missing.append(trace)
+    return missing
+
+
+def _read_extent(file: Path) -> tuple[set[str], int]:
+    """Return the methods, and the number of epochs, that a table of votes holds."""
+    methods, epochs = set(), 0
+    try:
+        for line, row in read_rows(file, ("method", "epoch")):
+            methods.add(Method.parse_or_unknown(row["method"]).name)
+            epochs = max(epochs, parse_whole(f"{line}: epoch", row["epoch"]) + 1)
+    except UserError as error:
+        raise UserError(f"{file}: is damaged; remove it to have the run retraced.") from error
+    return methods, epochs
 
 
 def trace_votes(out: Path, data: Path, traces: Sequence[VoteTrace], methods: Sequence[str]) -> Iterator[str]:

@@ -7,18 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
 
-from steelyard.errors import UserError, one_line, reason
 from steelyard.experiments.units import Timing, Unit, do_unit
 from steelyard.files.locks import InUseError
+from steelyard.processes.workers import describe_failure
 
 TRIES = 2
 """How often a unit is tried before it counts as failed."""
 
 GPU_ACCELERATORS = ("cuda", "gpu", "auto")
 """The accelerators with which a unit may use a GPU."""
-
-KILLED = "its process was killed, perhaps for want of memory."
-"""Why a unit failed whose process ended without a word."""
 
 _GRACE = 30.0  # seconds that a killed process may take to release the lock of its run
 _POLL_SECONDS = 0.5
@@ -73,14 +70,10 @@ def attempt(unit: Unit) -> UnitReport:
             return UnitReport(unit, timing=do_unit(unit))
         except InUseError as error:
             if monotonic() > deadline:
-                return UnitReport(unit, message=one_line(str(error)))
+                return UnitReport(unit, message=describe_failure(error, unit.path))
             sleep(_POLL_SECONDS)
-        except UserError as error:
-            return UnitReport(unit, message=one_line(str(error)))
-        except OSError as error:
-            return UnitReport(unit, message=one_line(f"{error.filename or unit.path}: {reason(error)}."))
         except Exception as error:
-            return UnitReport(unit, message=one_line(f"unexpected {type(error).__name__}: {str(error)[:300]}"))
+            return UnitReport(unit, message=describe_failure(error, unit.path))
 
 
 def run_units(units: Sequence[Unit], executor: Executor) -> Iterator[UnitReport | None]:

@@ -13,7 +13,7 @@ from steelyard.experiments.executor import Executor, UnitReport, run_units
 from steelyard.experiments.grids import GridConfig
 from steelyard.experiments.local_executor import LocalExecutor
 from steelyard.experiments.ray_executor import RayExecutor
-from steelyard.experiments.results import units_to_do, write_failures
+from steelyard.experiments.results import units_to_do, update_failures
 from steelyard.experiments.single_run import open_fabric
 from steelyard.experiments.units import (
     Unit,
@@ -23,8 +23,7 @@ from steelyard.experiments.units import (
     read_slices,
     split_for,
 )
-from steelyard.files import destinations
-from steelyard.files.destinations import check_file, refuse_links
+from steelyard.files.destinations import check_file, check_folder, refuse_links
 from steelyard.files.locks import lock_folder
 from steelyard.files.pages import MARK
 from steelyard.files.records import read_json, write_json
@@ -115,7 +114,7 @@ class Experiment:
 
         Timings and failures are written as units end.
         """
-        write_failures(self.out, [])
+        update_failures(self.out, [])
         if self.executor is None:
             return
         self.forecast.learn(self.out, self.units)
@@ -132,7 +131,7 @@ class Experiment:
         else:
             add_timing(self.out, report.unit, report.timing)
             self.forecast.learn(self.out, self.units)
-        write_failures(self.out, self.failed)
+        update_failures(self.out, self.failed)
 
 
 @contextmanager
@@ -151,7 +150,7 @@ def open_experiment(grid: GridConfig, *, data: Path, out: Path, execution: Execu
         slices = read_slices(grid, data, out if has_slices else scratch)
         units = plan(grid, slices, data=data.resolve(), out=out.resolve(), accelerator=execution.accelerator)
         _check_design(out, grid, slices)
-        waiting = units_to_do(out.resolve(), units)
+        waiting = units_to_do(out.resolve(), units, slices)
         check_networks(waiting, slices)
         executor = execution.start() if waiting else None
         try:
@@ -193,16 +192,18 @@ def estimate_experiment(grid: GridConfig, *, data: Path, out: Path, execution: E
     """Estimate how long an experiment takes, from its finished units and a timing trial of the others; write nothing.
 
     Raises:
-        UserError: The folder, the data or the executor cannot be used.
+        UserError: The folder, the data, a network or the executor cannot be used.
     """
-    check_folder(out)
+    check_experiment_folder(out)
+    execution.check()
     executor = execution.start()
     workers = executor.size
     executor.close()
     slices = read_slices(grid, data)
     units = plan(grid, slices, data=data.resolve(), out=out.resolve(), accelerator=execution.accelerator)
     _check_design(out, grid, slices)
-    waiting = units_to_do(out.resolve(), units)
+    waiting = units_to_do(out.resolve(), units, slices)
+    check_networks(waiting, slices)
     forecast = Forecast(slices)
     forecast.learn(out, units)
     forecast.measure(waiting)
@@ -219,23 +220,23 @@ def estimate_experiment(grid: GridConfig, *, data: Path, out: Path, execution: E
 def _locked(out: Path) -> Iterator[None]:
     """Lock the experiment folder, and make sure that it is still free or an experiment's."""
     with lock_folder(out):
-        check_folder(out)
+        check_experiment_folder(out)
         yield
 
 
 def _check_out(out: Path) -> None:
-    check_folder(out)
+    check_experiment_folder(out)
     if (out / REPORT).exists():
         check_file(out / REPORT, mark=MARK)
 
 
-def check_folder(out: Path) -> None:
+def check_experiment_folder(out: Path) -> None:
     """Make sure that a folder is free, or an experiment's; change nothing.
 
     Raises:
         UserError: It holds something else, or cannot be written.
     """
-    destinations.check_folder(out)
+    check_folder(out)
     if not out.exists():
         return
     try:

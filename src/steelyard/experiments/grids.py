@@ -3,10 +3,11 @@
 import re
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 from steelyard.errors import UserError
 from steelyard.experiments import configs
-from steelyard.imaging.runs.config import TrainingConfig
+from steelyard.imaging.runs.config import TrainingConfig, with_settings
 from steelyard.imaging.runs.method import PAPER, Method
 
 _MOST_FOLDS = 1000  # every fold adds units; more would fill the memory before the first one runs
@@ -178,3 +179,58 @@ def design_named(name: str) -> GridConfig:
     if name not in DESIGNS:
         raise UserError(f"experiment must be one of {', '.join(DESIGNS)}; got {name}.")
     return DESIGNS[name]()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridChanges:
+    """What a user changes of a design; what is empty or `None` stays as in the design.
+
+    Args:
+        models: Only these networks.
+        methods: Names of methods; single-domain methods among them are run with all networks.
+        availability: `all`, or numbers such as `8F`.
+        folds: The number of parts that the subjects are divided into.
+        test_folds: Only these test folds.
+        repeats: Only these seeds.
+        domains: The domains to train on and to test.
+        validate: How many subjects validate.
+        split_seed: Decides who is in which fold.
+        threads: CPU threads of each unit.
+        settings: Settings of the training as `NAME=VALUE`.
+    """
+
+    models: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    availability: tuple[str, ...] = ()
+    folds: int | None = None
+    test_folds: tuple[int, ...] = ()
+    repeats: tuple[int, ...] = ()
+    domains: tuple[str, ...] = ()
+    validate: int | None = None
+    split_seed: int = 0
+    threads: int = 1
+    settings: tuple[str, ...] = ()
+
+
+def choose_grid(name: str, changes: GridChanges) -> GridConfig:
+    """Return a named design with changes.
+
+    Raises:
+        UserError: There is no such design, or a change makes no sense.
+    """
+    design = design_named(name)
+    fields: dict[str, Any] = {"split_seed": changes.split_seed}
+    for field in ("models", "test_folds", "repeats", "folds", "validate"):
+        value = getattr(changes, field)
+        if value not in ((), None):
+            fields[field] = value
+    if changes.availability:
+        numbers = [read_availability(text, scarce=design.scarce) for text in changes.availability]
+        fields["availability"] = tuple(numbers)
+    domains = changes.domains or design.training.domains
+    if changes.methods:
+        fields["methods"] = tuple(Method.parse(method, domains) for method in changes.methods)
+        # Single-domain methods that are asked for are run with all networks.
+        fields["single_domain_models"] = changes.models or design.models
+    training = replace(design.training, threads=changes.threads, domains=domains)
+    return replace(design, training=with_settings(training, changes.settings), **fields)

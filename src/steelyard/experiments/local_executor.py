@@ -9,10 +9,11 @@ from multiprocessing.process import BaseProcess
 import torch
 
 from steelyard.errors import UserError
-from steelyard.experiments.executor import GPU_ACCELERATORS, KILLED, Executor, UnitReport, attempt
+from steelyard.experiments.executor import GPU_ACCELERATORS, Executor, UnitReport, attempt
 from steelyard.experiments.units import Unit
+from steelyard.imaging.scans.libraries import quiet_libraries
 from steelyard.processes.children import starting_children
-from steelyard.processes.workers import check_workers, start_worker
+from steelyard.processes.workers import KILLED, check_workers, start_worker
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"  # decides which GPUs a process sees, if set before CUDA starts
@@ -117,7 +118,7 @@ class LocalExecutor(Executor):
 
 def _serve(connection: Connection, threads: int) -> None:
     """Do the units that arrive until the connection is closed."""
-    start_worker(threads)
+    start_worker(threads, quiet_libraries)
     while True:
         try:
             unit = connection.recv()

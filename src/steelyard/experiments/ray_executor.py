@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from steelyard.errors import UserError, one_line
-from steelyard.experiments.executor import GPU_ACCELERATORS, KILLED, Executor, UnitReport, attempt
+from steelyard.experiments.executor import GPU_ACCELERATORS, Executor, UnitReport, attempt
 from steelyard.experiments.units import Unit
-from steelyard.processes.workers import check_workers
+from steelyard.processes.workers import KILLED, check_workers
 
 # With 0, every part of a cluster listens on 127.0.0.1 only, as by default on Windows and macOS (seen in Ray 2.60).
 _LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"

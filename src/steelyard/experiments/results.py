@@ -8,19 +8,32 @@ from steelyard.experiments.executor import UnitReport
 from steelyard.experiments.units import Unit, is_done
 from steelyard.files.atomic import write_text
 from steelyard.files.records import as_csv, read_rows
-from steelyard.imaging.runs import experiment_folder
 from steelyard.imaging.runs.curves import CURVES, read_curves, write_curves
-from steelyard.imaging.runs.experiment_folder import FAILURES, KEYS, RESULTS, RUN_PATTERN, UnitKey, read_failures
+from steelyard.imaging.runs.experiment_folder import (
+    FAILURES,
+    KEYS,
+    RESULTS,
+    RUN_PATTERN,
+    UnitKey,
+    read_failures,
+    write_failures,
+)
 from steelyard.imaging.runs.run_folder import EPOCHS, METRICS, RunFolder
+from steelyard.imaging.train.data import LabelledSlices
 
 Row = dict[str, str]
 
 
-def units_to_do(out: Path, units: Sequence[Unit]) -> list[Unit]:
+def units_to_do(out: Path, units: Sequence[Unit], slices: LabelledSlices) -> list[Unit]:
     """Return the units that are not done.
 
     A unit is done if its run folder holds a run that is trained and judged. A unit without a run folder is done if
-    results.csv has rows for all of its test subjects: raw runs need not be kept.
+    results.csv has a row for every scan of its test subjects: raw runs need not be kept.
+
+    Args:
+        out: The experiment folder.
+        units: All units.
+        slices: What they learn from; they say which subject has a scan of which domain.
 
     Raises:
         UserError: results.csv is damaged.
@@ -28,10 +41,19 @@ def units_to_do(out: Path, units: Sequence[Unit]) -> list[Unit]:
     rows_without_run = _results_without_run(out)
     to_do = []
     for unit in units:
-        tested = {row["subject"] for row in rows_without_run.get(unit.key, ())}
-        if tested != set(unit.split.test) and not is_done(unit.path):
+        judged = {(row["subject"], row["domain"]) for row in rows_without_run.get(unit.key, ())}
+        if judged != _test_scans(unit, slices) and not is_done(unit.path):
             to_do.append(unit)
     return to_do
+
+
+def _test_scans(unit: Unit, slices: LabelledSlices) -> set[tuple[str, str]]:
+    """Return subject and domain of every scan that a unit is judged on."""
+    scans = set()
+    for domain, domain_slices in slices.domains.items():
+        for subject in set(domain_slices.owners) & set(unit.split.test):
+            scans.add((subject, domain))
+    return scans
 
 
 def write_results(out: Path) -> int:
@@ -107,8 +129,8 @@ def _test_rows(path: Path) -> list[Row]:
     return rows
 
 
-def write_failures(out: Path, failed: Sequence[UnitReport]) -> None:
-    """Write failures.csv, in the order of results.csv; no file if no unit failed.
+def update_failures(out: Path, failed: Sequence[UnitReport]) -> None:
+    """Bring failures.csv up to date, in the order of results.csv; no file if no unit failed.
 
     A failure stays in the table until its unit is done or fails again, whichever units later calls run.
 
@@ -120,4 +142,4 @@ def write_failures(out: Path, failed: Sequence[UnitReport]) -> None:
     for report in failed:
         messages[report.unit.key] = report.message
     lasting = {key: message for key, message in messages.items() if not is_done(out / key.folder)}
-    experiment_folder.write_failures(out / FAILURES, lasting)
+    write_failures(out / FAILURES, lasting)

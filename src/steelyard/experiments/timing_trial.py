@@ -6,8 +6,8 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 
 import torch
-from lightning.fabric import Fabric
 
+from steelyard.experiments.single_run import open_fabric
 from steelyard.experiments.units import Unit
 from steelyard.imaging.datasets.prepared import read_prepared
 from steelyard.imaging.evaluate.evaluation import evaluate
@@ -71,5 +71,5 @@ def _start(unit: Unit, slices: LabelledSlices) -> tuple[TrainingState, SlicesByD
     pool = {}
     for name, domain in whole.items():
         pool[name] = DomainSlices(domain.images[:size], domain.masks[:size], domain.owners[:size])
-    fabric = Fabric(accelerator=unit.accelerator, devices=1)
+    fabric = open_fabric(unit.accelerator, 1)
     return TrainingState(config, fabric, steps=steps_per_epoch(pool, config)), pool

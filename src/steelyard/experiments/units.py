@@ -1,25 +1,27 @@
 """The units of a grid: each is one run that any process may do, any number of times."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from time import monotonic
 
 import torch
-from lightning.fabric import Fabric
 
 from steelyard.errors import UserError
 from steelyard.experiments.grids import GridConfig
+from steelyard.experiments.single_run import open_fabric
 from steelyard.files.atomic import write_bytes
+from steelyard.files.checks import parse_number, parse_whole
 from steelyard.files.destinations import refuse_links
+from steelyard.files.records import read_loose_rows
 from steelyard.imaging.datasets.domains import contrast_of
 from steelyard.imaging.datasets.prepared import read_prepared
 from steelyard.imaging.datasets.subjects import Dataset
 from steelyard.imaging.evaluate.evaluation import evaluate_test_subjects
 from steelyard.imaging.runs.config import TrainingConfig
 from steelyard.imaging.runs.experiment_folder import SLICES, UnitKey
-from steelyard.imaging.runs.run_folder import METRICS, RunFolder
+from steelyard.imaging.runs.run_folder import EPOCHS, METRICS, RunFolder
 from steelyard.imaging.runs.slice_settings import SliceChoice
 from steelyard.imaging.runs.split import Split, split_subjects, withhold
 from steelyard.imaging.train.data import LabelledSlices, load_labelled
@@ -150,7 +152,7 @@ def do_unit(unit: Unit) -> Timing:
     torch.set_num_threads(unit.config.threads)
     config = unit.config
     slices = _slices(unit.data, config.slices, config.domains, unit.out / SLICES)
-    fabric = Fabric(accelerator=unit.accelerator, devices=1)
+    fabric = open_fabric(unit.accelerator, 1)
     started = monotonic()
     job = TrainingJob(config=config, split=unit.split, slices=slices, out=unit.path)
     epochs, steps, training = 0, 0, 0.0
@@ -192,6 +194,34 @@ def split_for(grid: GridConfig, slices: LabelledSlices, *, fold: int, available:
 def is_done(path: Path) -> bool:
     """Whether a run folder holds a run that is trained and judged."""
     return RunFolder(path).finished and (path / METRICS).exists()
+
+
+@dataclass(frozen=True)
+class LastEpoch:
+    """The last epoch that a run has finished.
+
+    Args:
+        epoch: Its number, from 0.
+        losses: Of training, by domain.
+    """
+
+    epoch: int
+    losses: Mapping[str, float]
+
+
+def read_last_epoch(run: Path) -> LastEpoch | None:
+    """Read the last epoch of a run that may be training; `None` if there is none, or its row is half written."""
+    try:
+        rows = read_loose_rows(run / EPOCHS)
+        if not rows:
+            return None
+        losses = {}
+        for name, text in rows[-1].items():
+            if name.startswith("loss_") and text:
+                losses[name.removeprefix("loss_")] = parse_number(name, text)
+        return LastEpoch(parse_whole("epoch", rows[-1].get("epoch", "")), losses)
+    except UserError:
+        return None
 
 
 @lru_cache(maxsize=1)

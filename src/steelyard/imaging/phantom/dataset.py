@@ -27,8 +27,9 @@ from steelyard.imaging.phantom.storage import (
     write_truth,
 )
 from steelyard.imaging.phantom.subject import simulate, traits_of
+from steelyard.imaging.scans.libraries import quiet_libraries
 from steelyard.processes.children import starting_children
-from steelyard.processes.workers import check_workers, worker_pool
+from steelyard.processes.workers import KILLED, check_workers, worker_pool
 
 TRUTH = Path("derivatives", "truth")
 """Where the exact masks, transforms and bias fields lie."""
@@ -119,14 +120,14 @@ def _is_done(out: Path, name: str) -> bool:
 
 
 def _write_in_parallel(out: Path, cohort: Cohort, numbers: list[int]) -> Iterator[str]:
-    with worker_pool(min(cohort.workers, len(numbers))) as pool:
+    with worker_pool(min(cohort.workers, len(numbers)), prepare=quiet_libraries) as pool:
         with starting_children():
             jobs = [pool.submit(_write_subject, out, cohort, number) for number in numbers]
         for job in as_completed(jobs):
             try:
                 yield job.result()
             except BrokenProcessPool as error:
-                raise UserError(f"{out}: a process was killed, perhaps for want of memory.") from error
+                raise UserError(f"{out}: {KILLED}") from error
 
 
 def _prepare_folder(out: Path, cohort: Cohort) -> None:

@@ -19,6 +19,7 @@ from steelyard.imaging.predict.pipeline import predict_scan
 from steelyard.imaging.predict.scans import Scan
 from steelyard.imaging.predict.table import Row, failed_row, predicted_row, write_table
 from steelyard.imaging.predict.trained_network import TrainedNetwork, load_trained_network
+from steelyard.imaging.scans.libraries import quiet_libraries
 from steelyard.processes.workers import JobResult, check_workers, run_jobs
 
 
@@ -66,7 +67,7 @@ def predict(
 def _predict(jobs: Sequence[_Job], out: Path, workers: int) -> Iterator[JobResult]:
     scans = {job.key: job.scan for job in jobs}
     failed: list[Row] = []
-    for result in run_jobs(_predict_and_write, jobs, workers=workers):
+    for result in run_jobs(_predict_and_write, jobs, workers=workers, prepare=quiet_libraries):
         if result.status == "failed":
             scan = scans[result.key]
             result = withdraw_outputs(result, out, outputs.files_of(outputs.record_path(out, scan), out))

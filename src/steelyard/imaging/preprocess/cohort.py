@@ -17,6 +17,7 @@ from steelyard.imaging.preprocess.mosaic import draw_mosaic
 from steelyard.imaging.preprocess.pipeline import prepare
 from steelyard.imaging.preprocess.quality import PageEntry, measure_quality, render_page
 from steelyard.imaging.preprocess.settings import Settings
+from steelyard.imaging.scans.libraries import quiet_libraries
 from steelyard.processes.workers import JobResult, check_workers, run_jobs
 
 
@@ -54,7 +55,7 @@ def _preprocess(dataset: Dataset, out: Path, settings: Settings, workers: int) -
         results.append(result)
         yield result
     jobs = [_Job(subject, dataset.root, out, settings) for subject in dataset.subjects]
-    for result in run_jobs(_prepare_and_write, jobs, workers=workers):
+    for result in run_jobs(_prepare_and_write, jobs, workers=workers, prepare=quiet_libraries):
         if result.status == "failed":
             result = _withdraw(result, out)
         results.append(result)

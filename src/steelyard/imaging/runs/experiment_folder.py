@@ -9,6 +9,7 @@
 | runs/MODEL-AVAILABILITY/METHOD/fold-F_repeat-R/ | one run folder each |
 | slices/ | slices that were cut once for all runs |
 | votes/ | the votes of runs that were retraced |
+| agreement.json, agreement.csv, agreement.md | how far cheaper votes agree with exact ones |
 | curves.csv.gz | losses and weights of every run and epoch |
 | tables.md, figures.png | all tables, and all figures, on one page |
 | tables/, figures/, report.html | the report |
@@ -35,6 +36,7 @@ DESIGN, RESULTS, TIMINGS, FAILURES = "experiment.json", "results.csv", "timings.
 RUNS, SLICES, VOTES = "runs", "slices", "votes"
 TABLES, FIGURES, REPORT = "tables", "figures", "report.html"
 TABLES_PAGE, FIGURES_PAGE = "tables.md", "figures.png"
+AGREEMENT, AGREEMENT_TABLE, AGREEMENT_PAGE = "agreement.json", "agreement.csv", "agreement.md"
 
 KEYS = ("model", "availability", "method", "fold", "repeat")
 """The columns that identify a run in every table."""

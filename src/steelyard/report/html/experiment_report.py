@@ -22,7 +22,7 @@ from steelyard.imaging.runs.experiment_folder import (
 from steelyard.imaging.runs.method import Method
 from steelyard.report.data.recorded_runs import read_experiment_runs
 from steelyard.report.data.results import Results, read_results
-from steelyard.report.data.runs import RunRecord, by_method
+from steelyard.report.data.runs import RunRecord, by_method, read_runs
 from steelyard.report.data.timings import timings_of
 from steelyard.report.figures.figure import figures_page
 from steelyard.report.html.assembly import Scans, assemble
@@ -98,6 +98,28 @@ def report_on(out: Path, scans: Scans | None) -> Report:
         UserError: The folder is damaged, or the scans cannot be shown.
     """
     return _report(out, read_experiment_runs(out), _evidence(read_results(out / RESULTS)), scans)
+
+
+def report_on_paths(paths: Sequence[Path], scans: Scans | None) -> Report:
+    """Return the page of an experiment, or of single runs.
+
+    Args:
+        paths: One experiment folder, or run folders and folders that hold some.
+        scans: Which scans may be shown.
+
+    Raises:
+        UserError: A folder is damaged, or the scans cannot be shown.
+    """
+    if len(paths) == 1 and is_experiment(paths[0]):
+        return report_on(paths[0], scans)
+    runs = read_runs(paths)
+    methods = by_method(runs)
+    lead = f"{_count(len(runs), 'run')} of {_count(len(methods), 'method')}: {', '.join(methods)}."
+    return assemble(runs, scans=scans, title="One network for several domains", lead=lead)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _report(out: Path, runs: Sequence[RunRecord], evidence: Evidence, scans: Scans | None) -> Report:
