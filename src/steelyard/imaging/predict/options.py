@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from steelyard.errors import UserError
+from steelyard.files.checks import check_choice
 from steelyard.imaging.preprocess.settings import Bias, Normalise
 from steelyard.imaging.scans.nifti import MOST_VOXELS
 
@@ -39,9 +40,7 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, literal in _CHOICES.items():
-            choices = get_args(literal)
-            if getattr(self, name) not in choices:
-                raise UserError(f"{name} must be one of {', '.join(choices)}; got {getattr(self, name)!r}.")
+            check_choice(name, getattr(self, name), get_args(literal))
         if not 0 < self.threshold < 1:
             raise UserError(f"threshold must lie between 0 and 1; got {self.threshold}.")
         if not 0 <= self.smallest_ml < math.inf:

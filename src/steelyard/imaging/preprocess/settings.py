@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from steelyard.errors import UserError
+from steelyard.files.checks import check_choice
 from steelyard.imaging.scans.nifti import MOST_VOXELS
 
 Align = Literal["auto", "always", "skip"]
@@ -47,9 +48,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name, literal in _CHOICES.items():
-            choices = get_args(literal)
-            if getattr(self, name) not in choices:
-                raise UserError(f"{name} must be one of {', '.join(choices)}; got {getattr(self, name)!r}.")
+            check_choice(name, getattr(self, name), get_args(literal))
         if not 0 < self.stripe < 0.5:
             raise UserError(f"stripe must lie between 0 and 0.5; got {self.stripe}.")
         if not self.aligned_mm >= 0:
