@@ -247,3 +247,38 @@ def test_a_counter_is_copied_with_its_counts():
     assert copied.seen == Counter(a=2)
     copied.seen["a"] += 1
     assert model.seen == Counter(a=2)
+
+
+class Slotted(nn.Module):
+    __slots__ = ("__gain", "scale", "unset")
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.full((), 2.0)
+        self.__gain = [3.0]
+        self.layer = nn.Linear(6, 1)
+
+    def forward(self, x):
+        self.scale += 1
+        return self.scale * self.__gain[0] * self.layer(x)
+
+
+class SlottedChild(Slotted):
+    __slots__ = "shift"
+
+    def __init__(self):
+        super().__init__()
+        self.shift = 1.0
+
+    def forward(self, x):
+        return super().forward(x) + self.shift
+
+
+def test_attributes_in_slots_are_copied_too():
+    model = SlottedChild()
+    replica = Replica(model)
+    x = torch.randn(4, 6)
+    outputs = replica.modules[0](x)
+    assert model.scale == 2
+    assert replica.changed_attribute() == ("SlottedChild", "scale")
+    assert torch.equal(outputs, model(x))

@@ -64,8 +64,8 @@ class Replica:
     def changed_attribute(self) -> tuple[str, str] | None:
         """The class of a module and the name of a number, text or tensor that the replica has changed; not its mode."""
         for live, copied in self._module_pairs:
-            attributes = vars(copied)
-            for name, value in vars(live).items():
+            attributes = vars(copied) | _slots(copied)
+            for name, value in (vars(live) | _slots(live)).items():
                 if name != "training" and self._is_changed(value, attributes.get(name)):
                     return type(live).__name__, name
         return None
@@ -103,6 +103,8 @@ class Replica:
         attributes = vars(copied)
         for name, value in vars(live).items():
             attributes[name] = value if type(value) in _PLAIN else self._copy(value)
+        for name, value in _slots(live).items():
+            object.__setattr__(copied, name, self._copy(value))
         return copied
 
     def _copy(self, value: Any) -> Any:
@@ -176,6 +178,12 @@ class Replica:
         else:
             copied.extend(self._items(live))
         return copied
+
+
+def _slots(module: nn.Module) -> dict[str, Any]:
+    """The attributes that a module's classes keep in `__slots__`, outside its `__dict__`."""
+    state = object.__getstate__(module)  # a pair of both where there are slots
+    return state[1] if isinstance(state, tuple) else {}
 
 
 def _generator_state(generator: Any) -> Any:
