@@ -10,8 +10,8 @@ from torch.nn.functional import linear, mse_loss
 from torch.utils.checkpoint import checkpoint
 
 import steelyard as sy
-from steelyard.probing import half_passes
-from steelyard.probing.passes import GradientRows
+from steelyard.probing import half_passes, sharing
+from steelyard.probing.passes import GradientRows, Pass
 from toys import balancer, batch, smooth
 
 NAMES = ("a", "b", "c")
@@ -246,15 +246,29 @@ def test_what_was_given_up_is_in_the_checkpoint():
     assert "refused before the checkpoint" in repr(resumed.probe)
 
 
-@pytest.mark.parametrize("rows", [1, 4, 6])
-def test_chunks_give_the_same(rows, monkeypatch):
-    model, samples = layers(nn.ReLU()).double(), equal_sizes()
-    expected = run(model, sy.FirstOrder(), samples=samples)
-    monkeypatch.setattr(half_passes, "_ROWS_AT_ONCE", rows)
-    monkeypatch.setattr(half_passes, "_ELEMENTS_AT_ONCE", 1)
+def test_gradients_over_eight_times_a_large_model_are_not_kept_unless_declared(monkeypatch):
+    monkeypatch.setattr(sharing, "_FEW_ELEMENTS", 100)
+    names = tuple("abcde")  # ten halves
+    samples = batch(sizes=(4,) * 5, names=names)
+    for declared in (False, True):
+        model, probe = smooth(), sy.FirstOrder(reuse=True if declared else "detect")
+        judge = balancer(domains=names, probe=probe)
+        judge(model, samples, torch.optim.SGD(model.parameters(), lr=0.1)).backward()
+        assert judge.last.vote
+        assert (probe.reuse.reason is None) == declared
+    few = sy.FirstOrder()
+    run(smooth(), few, samples=batch(sizes=(4, 4, 4), names=NAMES))  # six halves
+    assert few.reuse.reason is None
+
+
+def test_the_first_vote_holds_the_gradients_once(monkeypatch):
+    """The comparison runs one half after the other, and keeps none of their gradients."""
+    collected = []
+    monkeypatch.setattr(half_passes, "run_one_by_one", lambda *_, **__: collected.append(1))
     probe = sy.FirstOrder()
-    assert_same(run(model, probe, samples=samples), expected)
+    run(layers(nn.ReLU()).double(), probe, samples=equal_sizes(), votes=1)
     assert probe.vmapping.reason is None
+    assert not collected
 
 
 def test_large_passes_are_run_one_by_one(monkeypatch):
@@ -325,13 +339,14 @@ def test_losses_that_are_not_finite_verify_nothing():
 
 
 def test_a_switch_near_a_tie_is_no_difference_and_a_fifth_is():
-    def passes(factor):
-        rows = GradientRows.separate([[torch.ones(3)], [factor * torch.ones(3)]])
-        return half_passes.HalfPasses([torch.ones(()), torch.ones(())], [], rows)
+    vmapped = half_passes.HalfPasses([torch.ones(())], [], GradientRows.separate([[torch.ones(3)]]))
 
-    half_passes.check_same_passes(passes(1.02), passes(1.0))
+    def separate(factor):
+        return Pass({"a": torch.ones(())}, {}, [factor * torch.ones(3)])
+
+    half_passes.check_same_pass(vmapped, 0, separate(1.02))
     with pytest.raises(half_passes.VmapRefusedError, match="the gradients of vmap are others"):
-        half_passes.check_same_passes(passes(1.2), passes(1.0))
+        half_passes.check_same_pass(vmapped, 0, separate(1.2))
 
 
 def test_a_network_that_comes_to_do_something_else_is_compared_again():

@@ -84,7 +84,7 @@ class FirstOrder(VoteProbe):
 
     def _cast(self, vote: Vote) -> Measurement | Finding:
         finding: Finding | None = None
-        if self.reuse.may_begin(vote.model, vote.losses, scaler=self.scaler):
+        if self.reuse.may_begin(vote.model, vote.losses, scaler=self.scaler, rows=2 * len(vote.halves)):
             finding = self._measure_shared(vote)
         if finding is None:
             return self._measure_apart(vote)

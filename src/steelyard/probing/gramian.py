@@ -54,7 +54,7 @@ class Gramian(Probe):
     def _measure(
         self, model: nn.Module, batch: Mapping[str, Tree], *, losses: Losses, optimizer: Optimizer
     ) -> Measurement | Finding:
-        sharing = self.reuse.may_begin(model, losses, scaler=self.scaler)
+        sharing = self.reuse.may_begin(model, losses, scaler=self.scaler, rows=len(batch))
         replica = Replica(model, losses)
         leaves = leaves_of(replica, innermost(optimizer), everything=sharing)
         states = random_states(leaves.live)

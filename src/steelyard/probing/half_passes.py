@@ -15,6 +15,7 @@ from steelyard.probing.audit import COARSE, are_close
 from steelyard.probing.passes import (
     GradientRows,
     Leaves,
+    Pass,
     losses_and_outputs,
     model_and_losses,
     run_pass,
@@ -28,10 +29,6 @@ from steelyard.probing.vote_probe import Halves, in_order
 # relative to a plain step, with 2 domains, vmap / one by one: U-Net 0.4 M elements 1.7 / 2.5, 1.7 M 1.3 / 1.6,
 # 3.7 M 1.26 / 1.29, 6.6 M 1.20 / 1.17; transformer 1.2 M 1.30 / 1.35, 2.4 M 1.21 / 1.21, 4.8 M 1.14 / 1.08.
 _LARGE_PASS = 4_000_000
-# The gradients computed at once have at most 8 times as many elements as the model; more in a model so small that they
-# take less than 512 MB in float32. Smaller chunks are slower: 1.5 instead of 1.4 plain steps for an MLP, 16 domains.
-_ROWS_AT_ONCE = 8
-_ELEMENTS_AT_ONCE = 2**27
 _DATA_DEPENDENT = ("data-dependent control flow", ".item()")  # from the messages of vmap in torch 2.13
 
 
@@ -100,19 +97,23 @@ class Vmapping(nn.Module):
 
     def _run_both(self, replica: Replica, halves: Mapping[str, Halves], leaves: Leaves) -> HalfPasses:
         """Compare one pass over all halves with one pass over each; remember the modes in which they agree."""
+        first = in_order(halves)[0]
         with stored_elements(replica.parameters.values()) as sizes:
-            separate = run_one_by_one(replica, halves, leaves, scaler=None)
+            run_pass(replica, {first.domain: first.samples}, leaves, scaler=None)
         try:
-            check_passes_are_small(sizes, 2 * len(halves))
+            check_pass_is_small(sizes)
             with warnings.catch_warnings():
                 # Raised where vmap has no rule for an operation, and would run it once for each half.
                 warnings.filterwarnings("error", message="There is a performance drop")
-                vmapped = run_vmapped(replica, halves, leaves)
-            check_same_passes(vmapped, separate)
+                vmapped = run_vmapped(replica, halves, leaves, on_copy=True)
+            # One half after the other, so that the gradients are not in memory twice.
+            for row, half in enumerate(in_order(halves)):
+                separate = run_pass(replica, {half.domain: half.samples}, leaves, scaler=None)
+                check_same_pass(vmapped, row, separate)
         except Exception as error:
             self.refuse(error)
-            return separate
-        if bool(torch.stack(separate.losses).isfinite().all()):
+            return run_one_by_one(replica, halves, leaves, scaler=None)
+        if bool(torch.stack(vmapped.losses).isfinite().all()):
             self._verified = modes_of(model_and_losses(replica)[0])
         return vmapped
 
@@ -152,48 +153,55 @@ def run_one_by_one(
     return HalfPasses(losses, outputs, GradientRows.separate(rows), overflowed)
 
 
-def run_vmapped(replica: Replica, halves: Mapping[str, Halves], leaves: Leaves) -> HalfPasses:
-    """One pass over all halves; raises whatever `vmap` raises."""
-    model, losses = model_and_losses(replica)
-    half_loss = _HalfLoss(model, losses, next(iter(halves)))
+def run_vmapped(
+    replica: Replica, halves: Mapping[str, Halves], leaves: Leaves, *, on_copy: bool = False
+) -> HalfPasses:
+    """One pass over all halves; raises whatever `vmap` raises.
+
+    Args:
+        replica: of the model and the losses.
+        halves: of one shape and one loss.
+        leaves: what the gradients are for.
+        on_copy: run a copy of the replica. A module that keeps state would keep tensors that only `vmap` can read.
+    """
+    half_loss = _HalfLoss(*model_and_losses(replica), next(iter(halves)))
     names = {id(parameter): name for name, parameter in half_loss.named_parameters()}
     if any(id(leaf) not in names for leaf in leaves.replicas):
         raise VmapRefusedError("a trainable parameter is not registered with any module")
     parameters = {names[id(leaf)]: leaf.detach() for leaf in leaves.replicas}
+    runner: nn.Module = half_loss
+    if on_copy:
+        runner = Replica(half_loss, borrow=True).modules[0]
 
     def loss_and_outputs(values: dict[str, Tensor], samples: Tree) -> tuple[Tensor, list[Tree]]:
-        result: tuple[Tensor, list[Tree]] = functional_call(half_loss, values, (samples,))
+        result: tuple[Tensor, list[Tree]] = functional_call(runner, values, (samples,))
         return result
 
-    rows = 2 * len(halves)
-    rows_at_once = max(_ROWS_AT_ONCE, _ELEMENTS_AT_ONCE // sum(map(torch.numel, parameters.values())))
-    chunk_size = rows_at_once if rows_at_once < rows else None  # chunks are joined by a copy: none if one is enough
-    differentiate = vmap(grad_and_value(loss_and_outputs, has_aux=True), in_dims=(None, 0), chunk_size=chunk_size)
+    differentiate = vmap(grad_and_value(loss_and_outputs, has_aux=True), in_dims=(None, 0))
     stacked = stack_samples([half.samples for half in in_order(halves)])
     with torch.no_grad():  # which ends where `grad_and_value` begins
         gradients, (half_losses, outputs) = differentiate(parameters, stacked)
     half_outputs: list[Tree] = []
     for stacked_outputs in outputs:  # one, or none for an objective
-        half_outputs = unstack_samples(stacked_outputs, rows)
+        half_outputs = unstack_samples(stacked_outputs, 2 * len(halves))
     return HalfPasses(list(half_losses.unbind()), half_outputs, GradientRows(list(gradients.values())))
 
 
-def check_same_passes(vmapped: HalfPasses, separate: HalfPasses) -> None:
-    """Refuse `vmap` where it gives other losses or gradients than passes one by one."""
-    if not bool(separate.gradients.present().all()):
+def check_same_pass(vmapped: HalfPasses, row: int, separate: Pass) -> None:
+    """Refuse `vmap` where it gives another loss or other gradients for a half than a pass over that half."""
+    if any(gradient is None for gradient in separate.gradients):
         # vmap would give zeros, along which an optimizer with momentum or weight decay steps.
         raise VmapRefusedError("the loss does not depend on every trainable parameter")
-    losses, vmapped_losses = torch.stack(separate.losses), torch.stack(vmapped.losses)
-    if not bool(losses.isfinite().all()):
+    (loss,) = separate.losses.values()
+    if not bool(loss.isfinite()):
         return  # nothing can be compared; the next vote may tell
-    eps = torch.finfo(losses.dtype).eps
-    if not torch.allclose(vmapped_losses, losses, rtol=4096 * eps, atol=eps):
+    eps = torch.finfo(loss.dtype).eps
+    if not torch.allclose(vmapped.losses[row], loss, rtol=4096 * eps, atol=eps):
         raise VmapRefusedError("the losses of vmap are others than those of separate passes")
-    for row in range(len(losses)):
-        # Another order of summation: 2e-5 in most rows of the benchmark's networks, in float32. Where it switches an
-        # activation or a maximum near a tie, 2 % in single rows of a U-Net.
-        if not are_close(vmapped.gradients.row(row), separate.gradients.row(row), tolerance=0.1):
-            raise VmapRefusedError("the gradients of vmap are others than those of separate passes")
+    # Another order of summation: 2e-5 in most rows of the benchmark's networks, in float32. Where it switches an
+    # activation or a maximum near a tie, 2 % in single rows of a U-Net.
+    if not are_close(vmapped.gradients.row(row), separate.gradients, tolerance=0.1):
+        raise VmapRefusedError("the gradients of vmap are others than those of separate passes")
 
 
 class _HalfLoss(nn.Module):
@@ -218,7 +226,7 @@ class _HalfLoss(nn.Module):
 
 @contextmanager
 def stored_elements(parameters: Iterable[Tensor]) -> Iterator[list[int]]:
-    """The sizes of the tensors, parameters aside, that passes store for their backward passes."""
+    """The sizes of the tensors, parameters aside, that a pass stores for its backward pass."""
     addresses = {parameter.untyped_storage().data_ptr() for parameter in parameters}
     sizes: list[int] = []
 
@@ -231,9 +239,9 @@ def stored_elements(parameters: Iterable[Tensor]) -> Iterator[list[int]]:
         yield sizes
 
 
-def check_passes_are_small(sizes: Sequence[int], passes: int) -> None:
+def check_pass_is_small(sizes: Sequence[int]) -> None:
     """Refuse passes that store much: run one by one they are as fast, and need less memory."""
-    stored = sum(sizes) / passes
+    stored = sum(sizes)
     if stored > _LARGE_PASS:
         raise VmapRefusedError(
             f"a pass over one half stores {stored / 1e6:.1f} M elements, more than {_LARGE_PASS / 1e6:.0f} M"

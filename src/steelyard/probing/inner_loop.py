@@ -72,7 +72,7 @@ class InnerLoop(VoteProbe):
     """
 
     def _cast(self, vote: Vote) -> Finding:
-        sharing = self.reuse.may_begin(vote.model, vote.losses, scaler=self.scaler)
+        sharing = self.reuse.may_begin(vote.model, vote.losses, scaler=self.scaler, rows=len(vote.halves))
         trials: list[_Trial] = []
         rows: list[Gradients] = []
         parts: list[Part] = []

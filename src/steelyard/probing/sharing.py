@@ -15,6 +15,8 @@ from steelyard.probing.replica import Replica
 Reusing = bool | Literal["detect"]
 
 RECHECK_EVERY = 1000  # votes; a network may change what it does without changing its modes
+_MOST_ROWS = 8
+_FEW_ELEMENTS = 2**27  # 512 MB in float32
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
@@ -51,8 +53,15 @@ class Reuse(nn.Module):
         if setting == "detect":
             self.register_buffer("refused", torch.zeros((), dtype=torch.bool))
 
-    def may_begin(self, model: nn.Module, losses: Losses, *, scaler: GradScaler | None) -> bool:
-        """Whether nothing speaks against sharing before any pass was run."""
+    def may_begin(self, model: nn.Module, losses: Losses, *, scaler: GradScaler | None, rows: int) -> bool:
+        """Whether nothing speaks against sharing before any pass was run.
+
+        Args:
+            model: the live model.
+            losses: the live losses.
+            scaler: the outer loop's.
+            rows: how many gradients of the whole model are in memory until the weights are known.
+        """
         if self.setting is False or (self.setting == "detect" and bool(self.refused)):
             return False
         self.reason = None
@@ -63,6 +72,7 @@ class Reuse(nn.Module):
                 check_precision(model)
             if self.setting == "detect":
                 check_can_be_verified(model, losses)
+                check_memory(model, rows)
 
         return self.holds(check, lasting=False)
 
@@ -145,6 +155,16 @@ def check_can_be_verified(model: nn.Module, losses: Losses) -> None:
     # Private names of torch 2.13: a module that torch.compile returns, and one that was compiled in place.
     if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None:
         raise CannotShareError("the model is compiled, and the vote's passes run eagerly")
+
+
+def check_memory(model: nn.Module, rows: int) -> None:
+    """Refuse gradients that take over 8 times the model's memory, unless that is little."""
+    elements = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    if rows > _MOST_ROWS and rows * elements > _FEW_ELEMENTS:
+        raise CannotShareError(
+            f"{rows} gradients of {elements / 1e6:.0f} M parameters would be in memory until the weights are known; "
+            "with reuse=True they are"
+        )
 
 
 def check_traces(replica: Replica, *, drawn: bool) -> None:
