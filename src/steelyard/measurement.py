@@ -1,5 +1,6 @@
 """What passes from a probe to a weighting."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -17,6 +18,8 @@ class Statistic(Enum):
     """Each domain's loss now; one number per domain."""
     HYPOTHETICAL_LOSSES = "hypothetical losses"
     """How all domains fare after a step for one of them, H_d = Σ_j L_j(θ^d); one number per domain."""
+    WORTH = "worth"
+    """What a step for each domain is worth to all, on one scale, lower is better; made of a probe's `Scores`."""
     GRAMIAN = "Gramian"
     """The inner products of the domains' gradients; one row and column per domain."""
 
@@ -84,6 +87,46 @@ class Measurement:
     def taking_part(self) -> list[int]:
         """The indices of the domains that took part."""
         return [i for i, present in enumerate(self.present.tolist()) if present]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """Each domain's score after a hypothetical step for each domain, in the order of the domains.
+
+    A score is a loss, or the value of the user's own judge; lower is better. All tensors are float64 on the CPU. NaN
+    marks what was not measured.
+
+    Attributes:
+        after: K + 1 rows, K columns. Entry (i, j) is the score of domain j after a step for domain i. The last row is
+            for the step that the optimizer takes for a gradient of zero, by momentum and weight decay alone.
+        before: the scores before any step, where `after` is their first-order expansion; NaN where it is exact.
+        losses: each domain's loss on its meta-train half, before any step.
+        gradient_norms: the norm of the gradient of that loss.
+    """
+
+    after: Tensor
+    before: Tensor
+    losses: Tensor
+    gradient_norms: Tensor
+
+    def placed(self, domains: Sequence[str], *, stepped: Sequence[str], judged: Sequence[str]) -> "Scores":
+        """The same for all domains, from scores of some.
+
+        Args:
+            domains: all domains.
+            stepped: the domains that the rows of `after` are for, except the last row.
+            judged: the domains that its columns are for.
+        """
+        rows = torch.tensor([*(domains.index(name) for name in stepped), len(domains)])
+        columns = torch.tensor([domains.index(name) for name in judged])
+        after = torch.full((len(domains) + 1, len(domains)), math.nan, dtype=torch.float64)
+        after[rows[:, None], columns] = self.after.to("cpu", torch.float64)
+        vectors = torch.full((3, len(domains)), math.nan, dtype=torch.float64)
+        vectors[0, columns] = self.before.to("cpu", torch.float64)
+        vectors[1, rows[:-1]] = self.losses.to("cpu", torch.float64)
+        vectors[2, rows[:-1]] = self.gradient_norms.to("cpu", torch.float64)
+        before, losses, norms = vectors
+        return Scores(after=after, before=before, losses=losses, gradient_norms=norms)
 
 
 @dataclass(frozen=True)

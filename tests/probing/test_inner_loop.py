@@ -110,7 +110,7 @@ def test_layers_that_the_user_froze_stay_as_found():
     model.frozen_norm.register_forward_hook(watch)
     measured(model, optimizer, batch(), meta_test="batch")
     inner = [entry for entry in seen if not entry[0]]
-    assert len(inner) == 4
+    assert len(inner) == 5  # two steps and their scores, and the scores after the zero step
     assert all(not training and not mean.any() for _, training, mean in inner)
 
 
@@ -345,7 +345,7 @@ def test_an_optimizer_of_another_model_is_refused():
     ("arguments", "message"),
     [
         ({"step": "adam"}, "step must be 'optimizer' or 'sgd'; got 'adam'"),
-        ({"meta_test": "train"}, "meta_test must be 'eval' or 'batch'; got 'train'"),
+        ({"meta_test": "train"}, "meta_test must be 'eval' or 'batch' or 'step'; got 'train'"),
         ({"split": "last"}, "split must be 'first' or 'random'; got 'last'"),
         ({"every": 0}, "every must be at least 1; got 0"),
     ],

@@ -143,7 +143,8 @@ def test_hypothetical_steps_never_write_to_the_live_model():
     original, value = live.weight, live.weight.detach().clone()
     optimizer = torch.optim.SGD(live.parameters(), lr=1.0)
     balancer(probe=sy.InnerLoop())(live, batch(), optimizer)
-    assert seen == [(False, True)] * 4 + [(True, True)]
+    # Two steps, the scores after each, the scores after the zero step; then the outer pass.
+    assert seen == [(False, True)] * 5 + [(True, True)]
 
 
 def test_no_step_hook_fires_and_no_scheduler_counts():

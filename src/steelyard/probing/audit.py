@@ -20,7 +20,7 @@ from steelyard.probing.passes import explained_in_evaluation, model_and_losses, 
 from steelyard.probing.probe import Gradients, Losses
 from steelyard.probing.replica import Replica, preserved_random_states
 from steelyard.probing.sharing import CannotShareError, Reuse
-from steelyard.probing.vote_probe import Halves, Vote, VoteProbe
+from steelyard.probing.vote_probe import Vote, VoteProbe
 
 COARSE = 1e-4  # float16 and bfloat16 round by more: too coarse to tell a mean over samples from something else
 
@@ -32,15 +32,18 @@ def check_halves(
     probe: VoteProbe, vote: Vote, train_outputs: Mapping[str, Tree], test_outputs: Mapping[str, Tree]
 ) -> None:
     """Refuse to share where the outer loss is not the mean of the halves' losses; an objective has no outputs."""
-    if train_outputs:
-        check_loss_is_mean(vote.losses, vote.halves, train_outputs, test_outputs)
+    parts: dict[str, list[Tree]] = {half.domain: [half.samples] for half in vote.halves.meta_train}
+    if not vote.halves.held_out:
+        for half in vote.halves.meta_test:
+            parts[half.domain].append(half.samples)
+        if train_outputs:
+            check_loss_is_mean(vote.losses, parts, train_outputs, test_outputs)
     if probe.reuse.needs_audit(vote.model, probe.vote_number):
-        parts = {name: half[:2] for name, half in vote.halves.items()}
         audit(vote.model, vote.losses, parts, scaler=probe.scaler, reuse=probe.reuse, evaluating=probe.evaluating)
 
 
 def check_loss_is_mean(
-    losses: Losses, halves: Mapping[str, Halves], train_outputs: Mapping[str, Tree], test_outputs: Mapping[str, Tree]
+    losses: Losses, halves: Parts, train_outputs: Mapping[str, Tree], test_outputs: Mapping[str, Tree]
 ) -> None:
     """Refuse a domain's loss that is not the mean of its halves' losses; needs no pass of the model.
 
@@ -51,17 +54,19 @@ def check_loss_is_mean(
     wholes: dict[str, Tensor] = {}
     means: dict[str, Tensor] = {}
     outputs: dict[str, list[Tensor]] = {}
-    for name, half in halves.items():
+    for name, (meta_train, meta_test) in halves.items():
         if not can_join([train_outputs[name], test_outputs[name]]):
             raise CannotShareError(f"the outputs for domain {name!r} have another form in evaluation mode")
+        whole = join_samples([meta_train, meta_test])
+        share = count_samples(meta_train) / count_samples(whole)
         first_outputs, first_copies = differentiable_samples(train_outputs[name])
         second_outputs, second_copies = differentiable_samples(test_outputs[name])
         with torch.enable_grad():
             # Clones, because a loss may write into the outputs that it is given.
-            first = losses.of({name: clone_samples(first_outputs)}, {name: half.meta_train})[name]
-            second = losses.of({name: clone_samples(second_outputs)}, {name: half.meta_test})[name]
-            wholes[name] = losses.of({name: join_samples([first_outputs, second_outputs])}, {name: half.whole})[name]
-            means[name] = half.share * first + (1 - half.share) * second
+            first = losses.of({name: clone_samples(first_outputs)}, {name: meta_train})[name]
+            second = losses.of({name: clone_samples(second_outputs)}, {name: meta_test})[name]
+            wholes[name] = losses.of({name: join_samples([first_outputs, second_outputs])}, {name: whole})[name]
+            means[name] = share * first + (1 - share) * second
         outputs[name] = [*first_copies, *second_copies]
     with torch.autocast(next(iter(wholes.values())).device.type, enabled=False):
         check_same_losses(wholes, means, units=1024)

@@ -1,13 +1,15 @@
 """First-order votes: gradients instead of steps taken."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import final
 
 import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
-from steelyard.measurement import Measurement
+from steelyard.batches import Tree
+from steelyard.measurement import Measurement, Scores
 from steelyard.probing.audit import check_halves
 from steelyard.probing.half_passes import HalfPasses, Vmapping, run_one_by_one
 from steelyard.probing.optimizer_step import Rule, check_model_is_used
@@ -19,19 +21,20 @@ from steelyard.probing.passes import (
     model_and_losses,
     run_pass,
 )
-from steelyard.probing.probe import Finding
+from steelyard.probing.probe import Finding, Gradients
 from steelyard.probing.replica import Replica, preserved_random_states, random_states
 from steelyard.probing.sharing import CannotShareError, Part, Reusing, check_traces, share
-from steelyard.probing.vote_probe import Halves, MetaTest, Split, Vote, VoteProbe, in_order, meta_tests
+from steelyard.probing.vote_probe import Half, MetaTest, Split, Vote, VoteProbe, rest_of
 
 
 @final
 class FirstOrder(VoteProbe):
-    """First-order hypothetical losses: H_d ≈ Σ_j L_j(meta-test half of j; θ) + ⟨Δ_d, G⟩.
+    """First-order hypothetical losses: H_d ≈ Σ_j (L_j + ⟨Δ_d, ∇L_j⟩), on the meta-test half of each domain j.
 
-    Δ_d is the step that the optimizer would take from the meta-train half of domain d, G the gradient of the summed
-    losses on the meta-test halves. Every domain brings its own samples, so these gradients cost no more arithmetic than
-    the outer step's. Where `reuse` allows it they are the outer step's, and the vote costs next to nothing.
+    Δ_d is the step that the optimizer would take from the meta-train half of domain d. Every domain brings its own
+    samples, so these gradients cost no more arithmetic than the outer step's. Where `reuse` allows it they are the
+    outer step's, and the vote costs next to nothing. With a judge of the user's own its gradient takes the place of
+    ∇L_j; that costs a pass over the meta-test halves, which only the meta-train halves' gradients save.
 
     There are three ways to run the halves. Where gradients are shared and passes are small, all halves are run at once
     by `torch.func.vmap`. Where they are shared and `vmap` does not work or does not pay, each half is run by itself
@@ -42,9 +45,10 @@ class FirstOrder(VoteProbe):
 
     Args:
         step: what Δ_d is: by the `optimizer`'s own rule and state, or `sgd`, the paper's plain −η∇L.
-        meta_test: `eval` judges steps in evaluation mode, `batch` in each module's current mode.
+        meta_test: `eval` and `step` judge steps in evaluation mode, `batch` in each module's current mode.
         split: which samples are meta-train: the `first` m or m at `random`, drawn anew from the number of the step.
         every: measure on each n-th step only.
+        warm_up: measure on each of the first steps, this many, before `every` applies.
         gather: for batches too small to divide, collect samples of consecutive batches, as `InnerLoop` does.
         scaler: the outer loop's gradient scaler, so that float16 gradients do not underflow.
         reuse: whether the gradients serve the outer step too. `detect`: where nothing contradicts that a domain's loss
@@ -73,18 +77,28 @@ class FirstOrder(VoteProbe):
         meta_test: MetaTest = "eval",
         split: Split = "first",
         every: int = 1,
+        warm_up: int = 0,
         gather: bool | int = False,
         scaler: GradScaler | None = None,
         reuse: Reusing = "detect",
     ) -> None:
         super().__init__(
-            step=step, meta_test=meta_test, split=split, every=every, gather=gather, scaler=scaler, reuse=reuse
+            step=step,
+            meta_test=meta_test,
+            split=split,
+            every=every,
+            warm_up=warm_up,
+            gather=gather,
+            scaler=scaler,
+            reuse=reuse,
         )
         self.vmapping = Vmapping()
 
-    def _cast(self, vote: Vote) -> Measurement | Finding:
+    def _cast(self, vote: Vote) -> Finding:
         finding: Finding | None = None
-        if self.reuse.may_begin(vote.model, vote.losses, scaler=self.scaler, rows=2 * len(vote.halves)):
+        # Gradients that are in memory until the weights are known, at most.
+        rows = len(vote.halves.meta_train) + len(vote.halves.meta_test)
+        if self.reuse.may_begin(vote.model, vote.losses, scaler=self.scaler, rows=rows):
             finding = self._measure_shared(vote)
         if finding is None:
             return self._measure_apart(vote)
@@ -95,68 +109,107 @@ class FirstOrder(VoteProbe):
         # Only steps that are not linear in the gradient are taken on the replica.
         replica = Replica(vote.model, vote.losses, borrow=vote.steps.are_linear)
         leaves = leaves_of(replica, vote.steps.optimizer, everything=True)
+        # Gradients on the meta-test halves are part of the outer step's where the losses are what judges.
+        tests_shared = not vote.halves.held_out and not vote.losses.have_judge
+        halves = vote.halves.meta_train
+        if tests_shared:
+            halves = vote.halves.meta_train + vote.halves.meta_test
         states = random_states(leaves.live)
-        passes = self._run_halves(vote, replica, leaves)
+        passes = self._run_halves(halves, vote, replica, leaves)
         drawn = random_states(leaves.live) != states
-        if passes.overflowed or not self.reuse.holds(lambda: self._check_passes(vote, passes, replica, drawn=drawn)):
+        count = len(vote.halves.meta_train)
+        trained, tested = passes.part(0, count), passes.part(count, len(halves))
+        if not tests_shared:
+            tested = self._run_tests(vote, everything=True)
+        if passes.overflowed or not self.reuse.holds(lambda: self._check(vote, trained, tested, replica, drawn=drawn)):
             return None
-        count = len(vote.halves)
-        trained, tested = passes.gradients.part(0, count), passes.gradients.part(count, 2 * count)
-        check_model_is_used(trained, leaves)
-        slopes = vote.steps.slopes(trained, tested.weighted_sum([1.0] * count), replica, leaves)
-        values = _hypothetical_losses(passes.losses[count:], slopes, vote.halves)
-        rest = {name: (1.0, samples) for name, samples in vote.batch.items() if name not in vote.halves}
         parts = []
-        for half, loss in zip(in_order(vote.halves), passes.losses, strict=True):
+        for half, loss in zip(halves, passes.losses, strict=True):
             parts.append(Part(half.domain, half.share, loss))
-        shared = share(parts, passes.gradients, leaves.live, rest=rest)
-        return Finding(Measurement.by_name(values, vote.losses.domains), shared)
+        shared = share(parts, passes.gradients, leaves.live, rest=rest_of(vote, tests_done=tests_shared))
+        return replace(self._judge(vote, trained, tested, replica, leaves), shared=shared)
 
-    def _measure_apart(self, vote: Vote) -> Measurement:
-        """The vote alone: each domain's gradient on its meta-train half, and G on all meta-test halves together."""
-        trained = []
-        for name, half in vote.halves.items():
-            replica, leaves = _fresh_replica(vote)
+    def _measure_apart(self, vote: Vote) -> Finding:
+        """The vote alone: gradients on the meta-train halves, then those of what steps are judged by."""
+        losses: list[Tensor] = []
+        rows: list[Gradients] = []
+        for half in vote.halves.meta_train:
+            replica, leaves = _fresh_replica(vote, everything=False)
             with preserved_random_states(leaves.live):  # every domain's pass draws the same numbers
-                trained.append(run_pass(replica, {name: half.meta_train}, leaves, scaler=self.scaler).gradients)
-        rows = GradientRows.separate(trained)
-        replica, leaves = _fresh_replica(vote)
-        if self.evaluating:
-            model_and_losses(replica)[0].eval()
-        with explained_in_evaluation(self.evaluating):
-            tested = run_pass(replica, meta_tests(vote.halves), leaves, scaler=self.scaler)
-        check_model_is_used(rows, leaves)
-        slopes = vote.steps.slopes(rows, tested.gradients, replica, leaves)
-        values = _hypothetical_losses(list(tested.losses.values()), slopes, vote.halves)
-        return Measurement.by_name(values, vote.losses.domains)
+                half_pass = run_pass(replica, {half.domain: half.samples}, leaves, scaler=self.scaler)
+            losses.append(half_pass.losses[half.domain])
+            rows.append(half_pass.gradients)
+        trained = HalfPasses(losses, [], GradientRows.separate(rows))
+        tested = self._run_tests(vote, everything=False)
+        replica, leaves = _fresh_replica(vote, everything=False)
+        return self._judge(vote, trained, tested, replica, leaves)
 
-    def _run_halves(self, vote: Vote, replica: Replica, leaves: Leaves) -> HalfPasses:
+    def _run_halves(self, halves: Sequence[Half], vote: Vote, replica: Replica, leaves: Leaves) -> HalfPasses:
         """One pass over each half: all at once where that works and pays, else one by one."""
-        if self.scaler is None and self.vmapping.applies_to(vote.model, vote.losses, vote.halves):
-            return self.vmapping.run(replica, vote.halves, leaves, vote_number=self.vote_number)
-        return run_one_by_one(replica, vote.halves, leaves, scaler=self.scaler)
+        if self.scaler is None and self.vmapping.applies_to(vote.model, vote.losses, halves):
+            return self.vmapping.run(replica, halves, leaves, vote_number=self.vote_number)
+        return run_one_by_one(replica, halves, leaves, scaler=self.scaler)
 
-    def _check_passes(self, vote: Vote, passes: HalfPasses, replica: Replica, *, drawn: bool) -> None:
+    def _run_tests(self, vote: Vote, *, everything: bool) -> HalfPasses:
+        """Passes over the meta-test halves: one for each domain's score if scores are due, else one for their sum."""
+        tests = vote.halves.tests
+        judged = [list(tests)]
+        if self.yields_scores:
+            judged = [[name] for name in tests]
+        losses: list[Tensor] = []
+        outputs: list[Tree] = []
+        rows: list[Gradients] = []
+        for names in judged:
+            replica, leaves = _fresh_replica(vote, everything=everything)
+            samples = tests
+            if self.evaluating:  # on batch statistics, by contrast, a domain's score depends on the others' samples
+                model_and_losses(replica)[0].eval()
+                samples = {name: tests[name] for name in names}
+            with explained_in_evaluation(self.evaluating):
+                test_pass = run_pass(replica, samples, leaves, scaler=self.scaler, judged=names)
+            for name in names:
+                losses.append(test_pass.losses[name])
+                outputs += [test_pass.outputs[name]] if test_pass.outputs else []
+            rows.append(test_pass.gradients)
+        return HalfPasses(losses, outputs, GradientRows.separate(rows))
+
+    def _check(self, vote: Vote, trained: HalfPasses, tested: HalfPasses, replica: Replica, *, drawn: bool) -> None:
         """Refuse to share where the outer loss is not the mean of the halves' losses."""
         check_traces(replica, drawn=drawn)
         if self.vmapping.saw_data_dependence and self.reuse.setting == "detect":
             raise CannotShareError("the forward pass branches on values of the batch, so that samples may meet")
-        count = len(vote.halves)
         # Without strict: an objective has no outputs.
-        train_outputs = dict(zip(vote.halves, passes.outputs[:count], strict=False))
-        test_outputs = dict(zip(vote.halves, passes.outputs[count:], strict=False))
+        train_outputs = dict(zip(vote.halves.names, trained.outputs, strict=False))
+        test_outputs = dict(zip(vote.halves.tests, tested.outputs, strict=False))
         check_halves(self, vote, train_outputs, test_outputs)
 
+    def _judge(self, vote: Vote, trained: HalfPasses, tested: HalfPasses, replica: Replica, leaves: Leaves) -> Finding:
+        """The hypothetical losses, and the scores if they are due, from the gradients on all halves."""
+        check_model_is_used(trained.gradients, leaves)
+        test_gradients = tested.gradients
+        if not self.yields_scores:
+            # Only sums are needed, and ⟨Δ, Σ_j h_j⟩ costs less than Σ_j ⟨Δ, h_j⟩.
+            total = test_gradients.weighted_sum([1.0] * test_gradients.count)
+            test_gradients = GradientRows.separate([total])
+        slopes = vote.steps.slopes(trained.gradients, test_gradients, replica, leaves, zero_step=self.yields_scores)
+        before = torch.stack([loss.double() for loss in tested.losses]).cpu()
+        sums = before.sum() + slopes.sum(1)
+        # Without strict: the last row may be the zero step's.
+        values = dict(zip(vote.halves.names, sums, strict=False))
+        measurement = Measurement.by_name(values, vote.losses.domains)
+        if not self.yields_scores:
+            return Finding(measurement)
+        scores = Scores(
+            after=before + slopes,
+            before=before,
+            losses=torch.stack(trained.losses),
+            gradient_norms=trained.gradients.norms(leaves.stepped),
+        )
+        placed = scores.placed(vote.losses.domains, stepped=vote.halves.names, judged=list(vote.halves.tests))
+        return Finding(measurement, scores=placed)
 
-def _fresh_replica(vote: Vote) -> tuple[Replica, Leaves]:
-    """A replica that no pass has run on, and its parameters that the optimizer steps."""
+
+def _fresh_replica(vote: Vote, *, everything: bool) -> tuple[Replica, Leaves]:
+    """A replica that no pass has run on, and its parameters that the optimizer steps, or everything trainable."""
     replica = Replica(vote.model, vote.losses)
-    return replica, leaves_of(replica, vote.steps.optimizer, everything=False)
-
-
-def _hypothetical_losses(
-    test_losses: Sequence[Tensor], slopes: Sequence[Tensor], halves: Mapping[str, Halves]
-) -> dict[str, Tensor]:
-    """H_d ≈ Σ_j L_j + ⟨Δ_d, G⟩ for each domain."""
-    level = torch.stack([loss.double() for loss in test_losses]).sum().cpu()
-    return {name: level + slope for name, slope in zip(halves, slopes, strict=True)}
+    return replica, leaves_of(replica, vote.steps.optimizer, everything=everything)

@@ -1,7 +1,7 @@
 """Passes over all halves of all domains: one by one, or at once by `torch.func` where passes are small."""
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, final
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.func import functional_call, grad_and_value, vmap
 
-from steelyard.batches import Tree, can_join, stack_samples, unstack_samples
+from steelyard.batches import Tree, can_join, count_samples, stack_samples, unstack_samples
 from steelyard.probing.audit import COARSE, are_close
 from steelyard.probing.passes import (
     GradientRows,
@@ -23,7 +23,7 @@ from steelyard.probing.passes import (
 from steelyard.probing.probe import Gradients, Losses
 from steelyard.probing.replica import Replica
 from steelyard.probing.sharing import RECHECK_EVERY, modes_of
-from steelyard.probing.vote_probe import Halves, in_order
+from steelyard.probing.vote_probe import Half
 
 # A pass is large if it stores more elements for its backward pass, parameters aside. Measured in CPU time on one core,
 # relative to a plain step, with 2 domains, vmap / one by one: U-Net 0.4 M elements 1.7 / 2.5, 1.7 M 1.3 / 1.6,
@@ -33,7 +33,7 @@ _DATA_DEPENDENT = ("data-dependent control flow", ".item()")  # from the message
 
 
 class HalfPasses(NamedTuple):
-    """One pass over each half of each domain: first all meta-train halves, then all meta-test halves.
+    """One pass over each of some halves.
 
     Attributes:
         losses: the loss on each half, detached.
@@ -46,6 +46,11 @@ class HalfPasses(NamedTuple):
     outputs: list[Tree]
     gradients: GradientRows
     overflowed: bool = False
+
+    def part(self, start: int, stop: int) -> "HalfPasses":
+        """Consecutive passes."""
+        gradients = self.gradients.part(start, stop)
+        return HalfPasses(self.losses[start:stop], self.outputs[start:stop], gradients, self.overflowed)
 
 
 class VmapRefusedError(Exception):
@@ -72,19 +77,18 @@ class Vmapping(nn.Module):
         self._verified: tuple[bool, ...] | None = None  # the modes in which both were last compared
         self.register_buffer("refused", torch.zeros((), dtype=torch.bool))
 
-    def applies_to(self, model: nn.Module, losses: Losses, halves: Mapping[str, Halves]) -> bool:
+    def applies_to(self, model: nn.Module, losses: Losses, halves: Sequence[Half]) -> bool:
         """Whether these halves can be stacked and have one loss, in one precision that is not coarse."""
         if bool(self.refused) or not losses.one_for_all:
             return False
-        m = next(iter(halves.values())).sizes[0]
-        if any(half.sizes != (m, m) for half in halves.values()):
+        if len({count_samples(half.samples) for half in halves}) > 1:
             return False
         first = next(model.parameters())
         if torch.is_autocast_enabled(first.device.type) or torch.finfo(first.dtype).eps > COARSE:
             return False
-        return can_join([half.samples for half in in_order(halves)])
+        return can_join([half.samples for half in halves])
 
-    def run(self, replica: Replica, halves: Mapping[str, Halves], leaves: Leaves, *, vote_number: int) -> HalfPasses:
+    def run(self, replica: Replica, halves: Sequence[Half], leaves: Leaves, *, vote_number: int) -> HalfPasses:
         """One pass over all halves if that works and gives the same as one pass over each; else the latter."""
         modes = modes_of(model_and_losses(replica)[0])
         if modes != self._verified or vote_number % RECHECK_EVERY == 0:
@@ -95,9 +99,9 @@ class Vmapping(nn.Module):
             self.refuse(error)
         return run_one_by_one(replica, halves, leaves, scaler=None)
 
-    def _run_both(self, replica: Replica, halves: Mapping[str, Halves], leaves: Leaves) -> HalfPasses:
+    def _run_both(self, replica: Replica, halves: Sequence[Half], leaves: Leaves) -> HalfPasses:
         """Compare one pass over all halves with one pass over each; remember the modes in which they agree."""
-        first = in_order(halves)[0]
+        first = halves[0]
         with stored_elements(replica.parameters.values()) as sizes:
             run_pass(replica, {first.domain: first.samples}, leaves, scaler=None)
         try:
@@ -107,7 +111,7 @@ class Vmapping(nn.Module):
                 warnings.filterwarnings("error", message="There is a performance drop")
                 vmapped = run_vmapped(replica, halves, leaves, on_copy=True)
             # One half after the other, so that the gradients are not in memory twice.
-            for row, half in enumerate(in_order(halves)):
+            for row, half in enumerate(halves):
                 separate = run_pass(replica, {half.domain: half.samples}, leaves, scaler=None)
                 check_same_pass(vmapped, row, separate)
         except Exception as error:
@@ -137,14 +141,14 @@ class Vmapping(nn.Module):
 
 
 def run_one_by_one(
-    replica: Replica, halves: Mapping[str, Halves], leaves: Leaves, *, scaler: GradScaler | None
+    replica: Replica, halves: Sequence[Half], leaves: Leaves, *, scaler: GradScaler | None
 ) -> HalfPasses:
     """One pass over each half."""
     losses: list[Tensor] = []
     outputs: list[Tree] = []
     rows: list[Gradients] = []
     overflowed = False
-    for half in in_order(halves):
+    for half in halves:
         half_pass = run_pass(replica, {half.domain: half.samples}, leaves, scaler=scaler)
         losses.append(half_pass.losses[half.domain])
         outputs.extend(half_pass.outputs.values())  # one, or none for an objective
@@ -153,9 +157,7 @@ def run_one_by_one(
     return HalfPasses(losses, outputs, GradientRows.separate(rows), overflowed)
 
 
-def run_vmapped(
-    replica: Replica, halves: Mapping[str, Halves], leaves: Leaves, *, on_copy: bool = False
-) -> HalfPasses:
+def run_vmapped(replica: Replica, halves: Sequence[Half], leaves: Leaves, *, on_copy: bool = False) -> HalfPasses:
     """One pass over all halves; raises whatever `vmap` raises.
 
     Args:
@@ -164,7 +166,7 @@ def run_vmapped(
         leaves: what the gradients are for.
         on_copy: run a copy of the replica. A module that keeps state would keep tensors that only `vmap` can read.
     """
-    half_loss = _HalfLoss(*model_and_losses(replica), next(iter(halves)))
+    half_loss = _HalfLoss(*model_and_losses(replica), halves[0].domain)
     names = {id(parameter): name for name, parameter in half_loss.named_parameters()}
     if any(id(leaf) not in names for leaf in leaves.replicas):
         raise VmapRefusedError("a trainable parameter is not registered with any module")
@@ -178,12 +180,12 @@ def run_vmapped(
         return result
 
     differentiate = vmap(grad_and_value(loss_and_outputs, has_aux=True), in_dims=(None, 0))
-    stacked = stack_samples([half.samples for half in in_order(halves)])
+    stacked = stack_samples([half.samples for half in halves])
     with torch.no_grad():  # which ends where `grad_and_value` begins
         gradients, (half_losses, outputs) = differentiate(parameters, stacked)
     half_outputs: list[Tree] = []
     for stacked_outputs in outputs:  # one, or none for an objective
-        half_outputs = unstack_samples(stacked_outputs, 2 * len(halves))
+        half_outputs = unstack_samples(stacked_outputs, len(halves))
     return HalfPasses(list(half_losses.unbind()), half_outputs, GradientRows(list(gradients.values())))
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from steelyard.probing.passes import GradientRows, Leaves, inner
+from steelyard.probing.passes import GradientRows, Leaves
 from steelyard.probing.probe import Gradients
 from steelyard.probing.replica import Replica
 
@@ -52,30 +52,42 @@ class HypotheticalSteps:
         else:
             take_own_step(self.optimizer, replica.parameters)
 
-    def slopes(self, trained: GradientRows, total: Gradients, replica: Replica, leaves: Leaves) -> list[Tensor]:
-        """⟨Δ_d, G⟩ for each domain's step Δ_d.
+    def slopes(
+        self, trained: GradientRows, tested: GradientRows, replica: Replica, leaves: Leaves, *, zero_step: bool
+    ) -> Tensor:
+        """⟨Δ_i, h_j⟩ for the step Δ_i along each row of gradients and each gradient h_j; float64 on the CPU.
 
         Args:
             trained: each domain's gradients on its meta-train half, one row each.
-            total: G, the gradients of the summed meta-test losses.
+            tested: the gradients of what the steps are judged by, one row each.
             replica: on which steps may be taken; they are taken back.
             leaves: what the gradients belong to.
+            zero_step: whether a last row is wanted, for the step that the optimizer takes for a gradient of zero.
         """
         with torch.no_grad():
             if self._linear is not None:
-                return linear_slopes(trained, total, self._linear, leaves)
-            domains = len(trained.present())
-            return [self._slope(trained.row(domain), total, replica, leaves) for domain in range(domains)]
+                return linear_slopes(trained, tested, self._linear, leaves, zero_step=zero_step)
+            rows = [trained.row(number) for number in range(trained.count)]
+            if zero_step:
+                rows.append(zero_gradients(trained))
+            slopes = [tested.products(self._difference(gradients, replica, leaves)).sum(1) for gradients in rows]
+            return torch.stack(slopes)
 
-    def _slope(self, gradients: Gradients, total: Gradients, replica: Replica, leaves: Leaves) -> Tensor:
-        """⟨Δ, G⟩ of a step that is taken on the replica and taken back."""
+    def _difference(self, gradients: Gradients, replica: Replica, leaves: Leaves) -> Gradients:
+        """Δ, of a step that is taken on the replica and taken back."""
         self.take(replica, leaves, gradients)
-        slope = torch.zeros((), dtype=torch.float64)
-        for live, stepped, gradient in zip(leaves.live, leaves.replicas, total, strict=True):
-            if gradient is not None:
-                slope += inner(stepped - live, gradient).double().cpu()
+        difference = torch._foreach_sub(leaves.replicas, leaves.live)
         torch._foreach_copy_(leaves.replicas, leaves.live)
-        return slope
+        return difference
+
+
+def zero_gradients(rows: GradientRows) -> Gradients:
+    """Zeros for every parameter that any row has a gradient for; an optimizer does not step one without gradient."""
+    zeros: list[Tensor | None] = []
+    for column in rows.columns:
+        present = [gradient for gradient in column if gradient is not None]
+        zeros.append(torch.zeros_like(present[0]) if present else None)
+    return zeros
 
 
 def innermost(optimizer: Optimizer) -> Optimizer:
@@ -197,25 +209,33 @@ def _sgd_step(group: Mapping[str, Any], state: Mapping[str, Any]) -> LinearStep:
 
 
 def linear_slopes(
-    trained: GradientRows, total: Gradients, steps: Mapping[Tensor, LinearStep], leaves: Leaves
-) -> list[Tensor]:
-    """⟨Δ_d, G⟩ for each domain; a parameter that a domain has no gradient for is not stepped at all."""
+    trained: GradientRows,
+    tested: GradientRows,
+    steps: Mapping[Tensor, LinearStep],
+    leaves: Leaves,
+    *,
+    zero_step: bool,
+) -> Tensor:
+    """⟨Δ_i, h_j⟩; a parameter that a domain has no gradient for is not stepped at all."""
     columns = [steps.get(live, _NO_STEP) for live in leaves.live]
-    directions = list(total)  # G for the parameters that are stepped
-    for number, step in enumerate(columns):
-        if step is _NO_STEP:
-            directions[number] = None
-    coefficients = torch.tensor([step[:3] for step in columns], dtype=torch.float64)
-    factors, decays, inertias = coefficients.unbind(dim=1)
-    slopes = trained.products(directions) @ factors
+    slopes = trained.inner_products(tested, [step.factor for step in columns])
     # Weight decay and momentum move a parameter the same way whatever its gradient.
-    drift = torch.zeros_like(factors)
-    if decays.any():
-        drift += decays * GradientRows.separate([leaves.live]).products(directions)[0]
-    if inertias.any():
-        drift += inertias * GradientRows.separate([[step.buffer for step in columns]]).products(directions)[0]
-    slopes += torch.where(trained.present(), drift, 0.0).sum(1)
-    return list(slopes)
+    drift = tested.products([_drift(step, live) for step, live in zip(columns, leaves.live, strict=True)])
+    present = trained.present().double()
+    slopes += present @ drift.T
+    if zero_step:
+        slopes = torch.cat([slopes, (present.amax(0) @ drift.T)[None]])
+    return slopes
+
+
+def _drift(step: LinearStep, live: Tensor) -> Tensor | None:
+    """The part of a parameter's step that does not depend on the gradient."""
+    drift = live * step.decay if step.decay else None
+    if not step.inertia or step.buffer is None:
+        return drift
+    if drift is None:
+        return step.buffer * step.inertia
+    return drift.add_(step.buffer, alpha=step.inertia)
 
 
 def check_model_is_used(gradients: GradientRows, leaves: Leaves) -> None:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, final
 
@@ -81,21 +81,53 @@ class GradientRows:
         with torch.no_grad():
             return [_weighted_sum(column, factors) for column in self.columns]
 
+    def inner_products(self, others: "GradientRows", factors: Sequence[float]) -> Tensor:
+        """Σ_c f_c ⟨g_rc, h_sc⟩ over all columns c, for each row r of these and s of the others; float64 on the CPU."""
+        terms: list[Tensor] = []
+        used_factors: list[float] = []
+        for column, other_column, factor in zip(self.columns, others.columns, factors, strict=True):
+            rows, other_rows = _matrix(column), _matrix(other_column)
+            if factor and rows is not None and other_rows is not None:
+                terms.append(rows @ other_rows.T)
+                used_factors.append(factor)
+        if not terms:
+            return torch.zeros(self.count, others.count, dtype=torch.float64)
+        # One answer from the device, not one for each parameter.
+        table = torch.stack(terms).to("cpu", torch.float64)
+        return torch.einsum("c,crs->rs", torch.tensor(used_factors, dtype=torch.float64), table)
+
     def products(self, direction: Gradients) -> Tensor:
         """⟨g, direction⟩ by row and column, float64 on the CPU; 0 where either is missing."""
         products: dict[int, Tensor] = {}  # by column
         for number, (column, along) in enumerate(zip(self.columns, direction, strict=True)):
-            if along is not None:
-                products[number] = _inner_products(column, along)
-        table = torch.zeros(len(self.columns[0]), len(self.columns), dtype=torch.float64)
+            rows, vector = _matrix(column), _matrix([along])
+            if rows is not None and vector is not None:
+                products[number] = rows @ vector[0]
+        table = torch.zeros(self.count, len(self.columns), dtype=torch.float64)
         if products:
-            # One answer from the device, not one for each parameter.
             table[:, list(products)] = torch.stack(list(products.values()), dim=1).to("cpu", torch.float64)
         return table
 
+    def norms(self, columns: Sequence[bool]) -> Tensor:
+        """The norm of each row over the chosen columns, float64 on the CPU."""
+        norms = [torch.zeros(self.count)]
+        for column, chosen in zip(self.columns, columns, strict=True):
+            rows = _matrix(column)
+            if chosen and rows is not None:
+                norms.append(torch.linalg.vector_norm(rows, dim=1))
+        device = norms[-1].device
+        table = torch.stack([norm.to(device) for norm in norms]).to("cpu", torch.float64)
+        norms_by_row: Tensor = torch.linalg.vector_norm(table, dim=0)
+        return norms_by_row
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return len(self.columns[0])
+
     def present(self) -> Tensor:
         """Which rows have a gradient for which columns."""
-        table = torch.ones(len(self.columns[0]), len(self.columns), dtype=torch.bool)
+        table = torch.ones(self.count, len(self.columns), dtype=torch.bool)
         for number, column in enumerate(self.columns):
             if isinstance(column, list):
                 table[:, number] = torch.tensor([gradient is not None for gradient in column])
@@ -116,27 +148,21 @@ def _weighted_sum(column: Tensor | list[Tensor | None], factors: Sequence[float]
     return total
 
 
-def _inner_products(column: Tensor | list[Tensor | None], direction: Tensor) -> Tensor:
-    """⟨g_r, direction⟩ for each row of one parameter's gradients."""
-    if isinstance(column, list):
-        zero = direction.new_zeros((), dtype=torch.float64)
-        return torch.stack([zero if gradient is None else inner(gradient, direction) for gradient in column])
+def _matrix(column: Tensor | Sequence[Tensor | None]) -> Tensor | None:
+    """One parameter's gradients as a matrix of real numbers, a row each; zeros where one is missing, `None` for all."""
+    if not isinstance(column, Tensor):
+        present = [gradient for gradient in column if gradient is not None]
+        if not present:
+            return None
+        zero = torch.zeros_like(present[0])
+        column = torch.stack([zero if gradient is None else gradient for gradient in column])
+    if column.is_sparse:
+        column = column.to_dense()
     if column.is_complex():
-        column, direction = torch.view_as_real(column), torch.view_as_real(direction)
-    return column.reshape(len(column), -1) @ direction.reshape(-1)
-
-
-def inner(first: Tensor, second: Tensor) -> Tensor:
-    """The inner product of two tensors of one shape, flattened in the order of their memory: no copy if it is dense."""
-    if first.is_sparse or second.is_sparse:
-        first, second = first.to_dense(), second.to_dense()
-    if first.is_complex():
-        first, second = torch.view_as_real(first.resolve_conj()), torch.view_as_real(second.resolve_conj())
-    if first.is_contiguous() and second.is_contiguous() and first.dtype == second.dtype:
-        return torch.dot(first.view(-1), second.view(-1))
-    # Dimensions in the order in which they lie in memory, outermost first.
-    order = sorted(range(first.dim()), key=first.stride, reverse=True)
-    return torch.dot(first.permute(order).reshape(-1), second.permute(order).reshape(-1).to(first.dtype))
+        column = torch.view_as_real(column.resolve_conj())
+    if column.dtype in (torch.float16, torch.bfloat16):
+        column = column.float()
+    return column.reshape(len(column), -1)
 
 
 def model_and_losses(replica: Replica) -> tuple[nn.Module, Losses]:
@@ -163,25 +189,58 @@ def leaves_of(replica: Replica, optimizer: Optimizer, *, everything: bool) -> Le
 
 
 def losses_and_outputs(
-    model: nn.Module, losses: Losses, samples: Mapping[str, Tree]
+    model: nn.Module, losses: Losses, samples: Mapping[str, Tree], *, judged: bool = False
 ) -> tuple[dict[str, Tensor], dict[str, Tree]]:
-    """Each domain's loss, and the model's outputs for it; an objective, which runs the model itself, has none."""
+    """Each domain's loss, and the model's outputs for it; an objective, which runs the model itself, has none.
+
+    Args:
+        model: the model or its replica.
+        losses: the losses or their replica.
+        samples: each domain's samples.
+        judged: return the scores by which domains are judged instead of the losses.
+    """
     if not losses.follow_outputs:
-        return losses(model, samples), {}
+        return losses.scores(model, samples) if judged else losses(model, samples), {}
     outputs = losses.outputs(model, samples)
-    return losses.of(outputs, samples), outputs
+    return losses.scores_of(outputs, samples) if judged else losses.of(outputs, samples), outputs
 
 
-def run_pass(replica: Replica, samples: Mapping[str, Tree], leaves: Leaves, *, scaler: GradScaler | None) -> Pass:
-    """One pass over the samples, with the gradients of the summed losses."""
+def run_pass(
+    replica: Replica,
+    samples: Mapping[str, Tree],
+    leaves: Leaves,
+    *,
+    scaler: GradScaler | None,
+    judged: Collection[str] = (),
+) -> Pass:
+    """One pass over the samples, with the gradients of the summed losses.
+
+    Args:
+        replica: of the model and the losses.
+        samples: each domain's samples.
+        leaves: what to differentiate for.
+        scaler: the outer loop's.
+        judged: differentiate, instead of the losses, the scores by which these domains are judged.
+
+    Raises:
+        HalfTooSmallError: Batch normalisation needs more samples.
+        ValueError: A judge of the user's own has no gradient.
+    """
     model, losses = model_and_losses(replica)
     try:
-        domain_losses, outputs = losses_and_outputs(model, losses, samples)
+        domain_losses, outputs = losses_and_outputs(model, losses, samples, judged=bool(judged))
     except ValueError as error:
         if str(error).startswith(_ONE_VALUE):
             raise HalfTooSmallError from error
         raise
+    if judged:
+        domain_losses = {name: domain_losses[name] for name in judged}
     total = torch.stack(list(domain_losses.values())).sum()
+    if judged and losses.have_judge and not total.requires_grad:
+        raise ValueError(
+            "FirstOrder needs the gradient of the judge, and the judge has none: "
+            "pass probe=sy.InnerLoop(), which only evaluates it."
+        )
     # Half of one domain's samples: in the outer loss their weight is about 1 / (2K).
     weight = 1 / (2 * len(losses.domains))
     gradients, overflowed = take_gradients(total, leaves.replicas, scaler=scaler, weight=weight)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from steelyard.batches import Tree
-from steelyard.measurement import Measurement, Statistic
+from steelyard.measurement import Measurement, Scores, Statistic
 from steelyard.probing.gathering import Gathering
 
 Gradients = Sequence[Tensor | None]
@@ -36,6 +36,11 @@ class Losses(nn.Module, ABC):
         """Whether all domains have the same loss function."""
         return False
 
+    @property
+    def have_judge(self) -> bool:
+        """Whether hypothetical steps are judged by a score of the user's own, instead of by the losses."""
+        return False
+
     @abstractmethod
     def outputs(self, model: nn.Module, batch: Mapping[str, Tree]) -> dict[str, Tree]:
         """The model's outputs for each domain in the batch; only where the losses follow from them."""
@@ -43,6 +48,14 @@ class Losses(nn.Module, ABC):
     @abstractmethod
     def of(self, outputs: Mapping[str, Tree], batch: Mapping[str, Tree]) -> dict[str, Tensor]:
         """A scalar loss for each domain, from the model's outputs; only where the losses follow from them."""
+
+    def scores(self, model: nn.Module, batch: Mapping[str, Tree]) -> dict[str, Tensor]:
+        """The scalar by which each domain is judged: its loss, or the score of the user's own judge."""
+        return self(model, batch)  # type: ignore[no-any-return]
+
+    def scores_of(self, outputs: Mapping[str, Tree], batch: Mapping[str, Tree]) -> dict[str, Tensor]:
+        """The same from the model's outputs; only where the losses follow from them."""
+        return self.of(outputs, batch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +82,12 @@ class Finding:
     Attributes:
         measurement: the statistic over the domains.
         shared: the part of the outer losses and gradients that the probe has computed, if any.
+        scores: of a vote, each domain's score after each hypothetical step, where they were asked for.
     """
 
     measurement: Measurement
     shared: Shared | None = None
+    scores: Scores | None = None
 
 
 class Probe(nn.Module, ABC):
@@ -83,6 +98,7 @@ class Probe(nn.Module, ABC):
 
     Args:
         every: measure on each n-th step only.
+        warm_up: measure on each of the first steps, this many, before `every` applies.
         gather: collect samples of consecutive batches, and measure once there are this many of at least two domains
             (`True`: two, one for each half); for batches too small to divide.
     """
@@ -90,11 +106,14 @@ class Probe(nn.Module, ABC):
     statistic: ClassVar[Statistic]
     steps: Tensor
 
-    def __init__(self, *, every: int = 1, gather: bool | int = False) -> None:
+    def __init__(self, *, every: int = 1, warm_up: int = 0, gather: bool | int = False) -> None:
         super().__init__()
         if every < 1:
             raise ValueError(f"every must be at least 1; got {every}.")
+        if warm_up < 0:
+            raise ValueError(f"warm_up must not be negative; got {warm_up}.")
         self.every = every
+        self.warm_up = warm_up
         self.gathering: Gathering | None = None
         if gather:
             self.gathering = Gathering(2 if gather is True else gather)
@@ -103,7 +122,16 @@ class Probe(nn.Module, ABC):
     @property
     def vote_number(self) -> int:
         """The number of the vote that is due next, from 1."""
-        return int(self.steps) // self.every + 1
+        steps = int(self.steps)
+        if steps < self.warm_up:
+            return steps + 1
+        return self.warm_up + (steps - self.warm_up) // self.every + 1
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next step is measured."""
+        steps = int(self.steps)
+        return steps < self.warm_up or (steps - self.warm_up + 1) % self.every == 0
 
     @final
     def measure(
@@ -117,21 +145,52 @@ class Probe(nn.Module, ABC):
 
     @final
     def find(
-        self, model: nn.Module, batch: Mapping[str, Tree], *, losses: Losses, optimizer: Optimizer
+        self,
+        model: nn.Module,
+        batch: Mapping[str, Tree],
+        *,
+        losses: Losses,
+        optimizer: Optimizer,
+        held_out: Mapping[str, Tree] | None = None,
     ) -> Finding | None:
-        """Count a step; if a measurement is due, return it with what the outer step can use."""
+        """Count a step; if a measurement is due, return it with what the outer step can use.
+
+        Args:
+            model: the live model.
+            batch: each domain's samples.
+            losses: the live losses.
+            optimizer: the one that will step the model.
+            held_out: samples to judge by, for a probe that judges; default: part of the batch.
+        """
+        if held_out is not None and self.gathering is not None:
+            raise ValueError("with held-out samples nothing need be gathered: use a probe without gather.")
         if self.gathering is not None:
             self.gathering.add(batch)
-        if (int(self.steps) + 1) % self.every != 0:
+        if not self.is_due:
             self.steps += 1
             return None
         if self.gathering is not None:
             batch = self.gathering.take()
-        result = self._measure(model, batch, losses=losses, optimizer=optimizer)
+        if held_out is None:
+            result = self._measure(model, batch, losses=losses, optimizer=optimizer)
+        else:
+            result = self._measure_held_out(model, batch, held_out, losses=losses, optimizer=optimizer)
         self.steps += 1
         if isinstance(result, Measurement):
             return Finding(result)
         return result
+
+    def _measure_held_out(
+        self,
+        model: nn.Module,  # noqa: ARG002
+        batch: Mapping[str, Tree],  # noqa: ARG002
+        held_out: Mapping[str, Tree],  # noqa: ARG002
+        *,
+        losses: Losses,  # noqa: ARG002
+        optimizer: Optimizer,  # noqa: ARG002
+    ) -> Measurement | Finding:
+        """The same, judged by held-out samples."""
+        raise ValueError(f"{type(self).__name__} judges nothing, and so takes no held-out samples.")
 
     @abstractmethod
     def _measure(

@@ -79,6 +79,15 @@ class Replica:
             return value is not copied or copied._version > 0
         return False
 
+    def restore_buffers(self) -> None:
+        """Give the replica the live modules' buffers again."""
+        with torch.no_grad():
+            for live, copied in self._module_pairs:
+                for name, buffer in live._buffers.items():
+                    replica_buffer = copied._buffers[name]
+                    if buffer is not None and replica_buffer is not None:
+                        replica_buffer.copy_(buffer)
+
     def end_differentiation(self) -> None:
         """Take the parameters out of automatic differentiation, and out of autocast's cache of cast parameters."""
         for parameter in self.parameters.values():

@@ -16,7 +16,7 @@ Reusing = bool | Literal["detect"]
 
 RECHECK_EVERY = 1000  # votes; a network may change what it does without changing its modes
 _MOST_ROWS = 8
-_FEW_ELEMENTS = 2**27  # 512 MB in float32
+_FEW_ELEMENTS = 2**28  # 1 GB in float32
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)

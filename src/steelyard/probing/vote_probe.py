@@ -9,7 +9,7 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from steelyard.batches import Tree, count_samples, join_samples, take_samples
+from steelyard.batches import Tree, count_samples, take_samples
 from steelyard.measurement import Measurement, Statistic
 from steelyard.probing.optimizer_step import HypotheticalSteps, Rule
 from steelyard.probing.passes import HalfTooSmallError
@@ -18,39 +18,47 @@ from steelyard.probing.replica import preserved_random_states
 from steelyard.probing.sharing import Reuse, Reusing
 
 Split = Literal["first", "random"]
-MetaTest = Literal["eval", "batch"]
+MetaTest = Literal["eval", "batch", "step"]
 
-
-class Halves(NamedTuple):
-    """One domain's samples, divided.
-
-    Attributes:
-        meta_train: the half that a hypothetical step is taken from.
-        meta_test: the half that the step is judged by.
-        sizes: the numbers of samples of both.
-    """
-
-    meta_train: Tree
-    meta_test: Tree
-    sizes: tuple[int, int]
-
-    @property
-    def share(self) -> float:
-        """The meta-train half's share in all samples."""
-        return self.sizes[0] / sum(self.sizes)
-
-    @property
-    def whole(self) -> Tree:
-        """All samples, meta-train first."""
-        return join_samples([self.meta_train, self.meta_test])
+# A vote that needs no scores yields them every so often, for the audit.
+_SCORES_NOW_AND_THEN = 16
 
 
 class Half(NamedTuple):
-    """One half of one domain's samples, and its share in the domain's loss."""
+    """Some of one domain's samples, and their share in the domain's loss on the whole batch."""
 
     domain: str
     samples: Tree
     share: float
+
+
+class Halves(NamedTuple):
+    """The samples of a vote.
+
+    Attributes:
+        meta_train: for each domain the samples that its hypothetical step is taken from.
+        meta_test: for each domain the samples that all steps are judged by.
+        held_out: whether the meta-test samples are not part of the batch.
+    """
+
+    meta_train: list[Half]
+    meta_test: list[Half]
+    held_out: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        """The domains that a step is taken for."""
+        return [half.domain for half in self.meta_train]
+
+    @property
+    def trains(self) -> dict[str, Tree]:
+        """The samples that steps are taken from."""
+        return {half.domain: half.samples for half in self.meta_train}
+
+    @property
+    def tests(self) -> dict[str, Tree]:
+        """The samples that steps are judged by."""
+        return {half.domain: half.samples for half in self.meta_test}
 
 
 class Vote(NamedTuple):
@@ -58,13 +66,18 @@ class Vote(NamedTuple):
 
     model: nn.Module
     losses: Losses
-    halves: dict[str, Halves]
+    halves: Halves
     steps: HypotheticalSteps
     batch: Mapping[str, Tree]
 
 
 class VoteProbe(Probe, ABC):
-    """Hypothetical losses H_d, from the halves of each domain's batch; `InnerLoop` documents the arguments."""
+    """Hypothetical losses H_d, from the halves of each domain's batch; `InnerLoop` documents the arguments.
+
+    Attributes:
+        scores_always: whether every vote yields each domain's score after each step, not their sums alone. The balancer
+            sets it where the weighting needs them.
+    """
 
     statistic: ClassVar[Statistic] = Statistic.HYPOTHETICAL_LOSSES
 
@@ -75,11 +88,12 @@ class VoteProbe(Probe, ABC):
         meta_test: MetaTest = "eval",
         split: Split = "first",
         every: int = 1,
+        warm_up: int = 0,
         gather: bool | int = False,
         scaler: GradScaler | None = None,
         reuse: Reusing = False,
     ) -> None:
-        super().__init__(every=every, gather=gather)
+        super().__init__(every=every, warm_up=warm_up, gather=gather)
         _check_choice("step", step, get_args(Rule))
         _check_choice("meta_test", meta_test, get_args(MetaTest))
         _check_choice("split", split, get_args(Split))
@@ -90,12 +104,32 @@ class VoteProbe(Probe, ABC):
         self.split = split
         self.scaler = scaler
         self.reuse = Reuse(False if gather else reuse)
+        self.scores_always = False
 
     def _measure(
         self, model: nn.Module, batch: Mapping[str, Tree], *, losses: Losses, optimizer: Optimizer
     ) -> Measurement | Finding:
         halves = halve(batch, split=self.split, seed=int(self.steps))
-        if len(halves) < 2:
+        return self._vote(model, batch, halves, losses=losses, optimizer=optimizer)
+
+    def _measure_held_out(
+        self,
+        model: nn.Module,
+        batch: Mapping[str, Tree],
+        held_out: Mapping[str, Tree],
+        *,
+        losses: Losses,
+        optimizer: Optimizer,
+    ) -> Measurement | Finding:
+        trains = [Half(name, samples, 1.0) for name, samples in batch.items()]
+        tests = [Half(name, samples, 0.0) for name, samples in held_out.items()]
+        halves = Halves(trains, tests, held_out=True)
+        return self._vote(model, batch, halves, losses=losses, optimizer=optimizer)
+
+    def _vote(
+        self, model: nn.Module, batch: Mapping[str, Tree], halves: Halves, *, losses: Losses, optimizer: Optimizer
+    ) -> Measurement | Finding:
+        if len(halves.meta_train) < 2 or not halves.meta_test:
             return Measurement.nothing(len(losses.domains))
         vote = Vote(model, losses, halves, HypotheticalSteps(optimizer, self.step), batch)
         try:
@@ -111,11 +145,17 @@ class VoteProbe(Probe, ABC):
     @property
     def evaluating(self) -> bool:
         """Whether steps are judged in evaluation mode."""
-        return self.meta_test == "eval"
+        return self.meta_test != "batch"
+
+    @property
+    def yields_scores(self) -> bool:
+        """Whether the vote that is due next yields scores."""
+        return self.scores_always or self.vote_number % _SCORES_NOW_AND_THEN == 1
 
     def extra_repr(self) -> str:
         """The settings, for `print(balancer)`."""
-        return f"step={self.step!r}, meta_test={self.meta_test!r}, split={self.split!r}, every={self.every}"
+        text = f"step={self.step!r}, meta_test={self.meta_test!r}, split={self.split!r}, every={self.every}"
+        return text + f", warm_up={self.warm_up}" if self.warm_up else text
 
 
 def _check_choice(name: str, value: object, allowed: Sequence[object]) -> None:
@@ -123,7 +163,7 @@ def _check_choice(name: str, value: object, allowed: Sequence[object]) -> None:
         raise ValueError(f"{name} must be {' or '.join(map(repr, allowed))}; got {value!r}.")
 
 
-def halve(batch: Mapping[str, Tree], *, split: Split = "first", seed: int = 0) -> dict[str, Halves]:
+def halve(batch: Mapping[str, Tree], *, split: Split = "first", seed: int = 0) -> Halves:
     """Divide the batch of every domain that has at least two samples.
 
     m = ⌊min_d n_d / 2⌋ samples of each are meta-train, the rest meta-test.
@@ -133,16 +173,16 @@ def halve(batch: Mapping[str, Tree], *, split: Split = "first", seed: int = 0) -
         split: which samples are meta-train: the `first` m, as in the authors' code, or m at `random`, as in the paper.
         seed: of a random split.
     """
+    halves = Halves([], [])
     sizes: dict[str, int] = {}
     for name, samples in batch.items():
         size = count_samples(samples)
         if size >= 2:
             sizes[name] = size
     if not sizes:
-        return {}
+        return halves
     m = min(sizes.values()) // 2
     generator = torch.Generator().manual_seed(seed)
-    halves: dict[str, Halves] = {}
     for name, size in sizes.items():
         meta_train: slice | list[int] = slice(0, m)
         meta_test: slice | list[int] = slice(m, size)
@@ -150,17 +190,25 @@ def halve(batch: Mapping[str, Tree], *, split: Split = "first", seed: int = 0) -
             order = torch.randperm(size, generator=generator).tolist()
             meta_train, meta_test = order[:m], order[m:]
         samples = batch[name]
-        halves[name] = Halves(take_samples(samples, meta_train), take_samples(samples, meta_test), (m, size - m))
+        halves.meta_train.append(Half(name, take_samples(samples, meta_train), m / size))
+        halves.meta_test.append(Half(name, take_samples(samples, meta_test), 1 - m / size))
     return halves
 
 
-def meta_tests(halves: Mapping[str, Halves]) -> dict[str, Tree]:
-    """The half of every domain that steps are judged by."""
-    return {name: half.meta_test for name, half in halves.items()}
+def rest_of(vote: Vote, *, tests_done: bool) -> dict[str, tuple[float, Tree]]:
+    """The samples left to the outer step once the meta-train halves are done, and their shares.
 
-
-def in_order(halves: Mapping[str, Halves]) -> list[Half]:
-    """All meta-train halves, then all meta-test halves."""
-    trains = [Half(name, half.meta_train, half.share) for name, half in halves.items()]
-    tests = [Half(name, half.meta_test, 1 - half.share) for name, half in halves.items()]
-    return trains + tests
+    Args:
+        vote: what was voted on.
+        tests_done: whether the meta-test halves are done, too.
+    """
+    tests: dict[str, Half] = {}
+    if not vote.halves.held_out and not tests_done:
+        tests = {half.domain: half for half in vote.halves.meta_test}
+    rest: dict[str, tuple[float, Tree]] = {}
+    for name, samples in vote.batch.items():
+        if name in tests:
+            rest[name] = (tests[name].share, tests[name].samples)
+        elif name not in vote.halves.names:
+            rest[name] = (1.0, samples)
+    return rest

@@ -17,7 +17,7 @@ from steelyard.imaging.runs.run_folder import RunFolder
 from steelyard.imaging.runs.split import Split
 from steelyard.imaging.train.data import load_labelled
 from steelyard.imaging.train.sampling import Batch, draw_epoch
-from steelyard.probing.vote_probe import halve, meta_tests
+from steelyard.probing.vote_probe import halve
 from steelyard.report.data.runs import RunRecord
 
 Point = tuple[float, float]
@@ -84,10 +84,10 @@ def measure_geometry(run: RunRecord, dataset: Dataset, *, trusted: Collection[st
         raise UserError(f"{run.path}: steps.csv is missing or empty; the weights are not known.")
     halves = halve(draw_batch(dataset, config, split=RunFolder(run.path).split, epoch=len(run.epochs)))
     network = run.network(trusted)
-    first = _gradient(network, {domains[0]: halves[domains[0]].meta_train}, training=True)
-    second = _gradient(network, {domains[1]: halves[domains[1]].meta_train}, training=True)
+    first = _gradient(network, {domains[0]: halves.trains[domains[0]]}, training=True)
+    second = _gradient(network, {domains[1]: halves.trains[domains[1]]}, training=True)
     meta_test_mode = Method.parse_or_unknown(run.method).meta_test or config.meta_test
-    other = _gradient(network, meta_tests(halves), training=meta_test_mode == "batch")
+    other = _gradient(network, halves.tests, training=meta_test_mode == "batch")
     points = _in_plane(first, second, other)
     if not torch.tensor(points).isfinite().all():
         raise UserError(f"{run.path}: the two gradients span no plane; the network learns nothing from one of them.")
