@@ -115,7 +115,7 @@ def test_the_plane_keeps_lengths_and_what_the_gradients_do(records, cohort, meas
         return sum(losses).item()
 
     before = tested()
-    images, masks = halves["t1"].meta_train
+    images, masks = halves.trains["t1"]
     cross_entropy_minus_dice(network.train()(images.double()), masks.double()).backward()
     length = torch.cat([parameter.grad.flatten() for parameter in network.parameters()]).norm()
     assert hypot(*measured.gradients[1]) == pytest.approx(float(length), rel=1e-3)

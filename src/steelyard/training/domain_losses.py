@@ -13,6 +13,7 @@ from steelyard.probing import Losses, Shared
 
 Loss = Callable[[Any, Any], Tensor]
 Objective = Callable[[nn.Module, Tree], Tensor]
+Judge = Callable[[Any, Any], Tensor | float]
 
 
 @final
@@ -23,6 +24,8 @@ class DomainLosses(Losses):
         domains: the names of the domains.
         loss: `loss(model(inputs), targets)`, a scalar; one for all, or a mapping of domain name to loss.
         objective: `objective(model, domain_batch)`, a scalar, for a model that computes its own loss.
+        judge: `judge(outputs, targets)`, or with an objective `judge(model, domain_batch)`: one number, lower is
+            better; one judge for all, or a mapping of domain name to judge. Default: domains are judged by their losses.
         join: run the model once over the samples of all domains where their shapes allow it, which matters for batch
             normalisation, instead of once per domain. An objective is always run per domain.
     """
@@ -33,21 +36,39 @@ class DomainLosses(Losses):
         *,
         loss: Loss | Mapping[str, Loss] | None = None,
         objective: Objective | None = None,
+        judge: Judge | Mapping[str, Judge] | None = None,
         join: bool = True,
     ) -> None:
         super().__init__()
         self.domains = tuple(domains)
         if isinstance(loss, nn.ModuleDict):
             loss = dict(loss.items())
-        _check_functions(self.domains, loss, objective)
+        if (loss is None) == (objective is None):
+            raise ValueError(f"give either loss or objective; got {'neither' if loss is None else 'both'}.")
+        if loss is not None:
+            _check_functions("loss", self.domains, loss)
+        if objective is not None:
+            _check_functions("objective", self.domains, objective)
+        if judge is not None:
+            _check_functions("judge", self.domains, judge)
         self.objective = objective
         self.join = join
-        # A loss that is a module becomes a submodule, so that it follows the balancer to a device.
-        if isinstance(loss, Mapping):
-            for name, domain_loss in loss.items():
-                setattr(self, f"loss_{self.domains.index(name)}", domain_loss)
-        elif loss is not None:
-            self.loss = loss
+        self._judged = judge is not None
+        self._set_functions("loss", loss)
+        self._set_functions("judge", judge)
+
+    def _set_functions(self, kind: str, functions: Any) -> None:
+        """Keep one function for all domains, or one for each; a module becomes a submodule and follows to a device."""
+        if isinstance(functions, Mapping | nn.ModuleDict):
+            for name, function in functions.items():
+                setattr(self, f"{kind}_{self.domains.index(name)}", function)
+        elif functions is not None:
+            setattr(self, kind, functions)
+
+    def _function(self, kind: str, domain: str) -> Any:
+        if hasattr(self, kind):
+            return getattr(self, kind)
+        return getattr(self, f"{kind}_{self.domains.index(domain)}")
 
     @property
     def follow_outputs(self) -> bool:
@@ -58,6 +79,11 @@ class DomainLosses(Losses):
     def one_for_all(self) -> bool:
         """Whether all domains have the same loss function."""
         return self.objective is not None or hasattr(self, "loss")
+
+    @property
+    def have_judge(self) -> bool:
+        """Whether hypothetical steps are judged by a score of the user's own, instead of by the losses."""
+        return self._judged
 
     def forward(self, model: nn.Module, batch: Mapping[str, Tree]) -> dict[str, Tensor]:
         """A scalar loss for each domain in the batch."""
@@ -77,37 +103,50 @@ class DomainLosses(Losses):
 
     def of(self, outputs: Mapping[str, Tree], batch: Mapping[str, Tree]) -> dict[str, Tensor]:
         """A scalar loss for each domain, from the model's outputs and the targets."""
-        return _scalars({name: self._loss(name)(outputs[name], pair[1]) for name, pair in batch.items()})
+        return _scalars({name: self._function("loss", name)(outputs[name], pair[1]) for name, pair in batch.items()})
 
-    def _loss(self, domain: str) -> Loss:
-        if hasattr(self, "loss"):
-            return self.loss
-        loss: Loss = getattr(self, f"loss_{self.domains.index(domain)}")
-        return loss
+    def scores(self, model: nn.Module, batch: Mapping[str, Tree]) -> dict[str, Tensor]:
+        """The scalar by which each domain is judged: its loss, or the score of the user's own judge."""
+        if not self._judged:
+            return self(model, batch)  # type: ignore[no-any-return]
+        if self.objective is None:
+            return self.scores_of(self.outputs(model, batch), batch)
+        return _scores({name: self._function("judge", name)(model, samples) for name, samples in batch.items()})
+
+    def scores_of(self, outputs: Mapping[str, Tree], batch: Mapping[str, Tree]) -> dict[str, Tensor]:
+        """The same from the model's outputs."""
+        if not self._judged:
+            return self.of(outputs, batch)
+        scores = {name: self._function("judge", name)(outputs[name], pair[1]) for name, pair in batch.items()}
+        return _scores(scores)
 
 
-def _check_functions(
-    domains: Sequence[str], loss: Loss | Mapping[str, Loss] | None, objective: Objective | None
-) -> None:
-    """Refuse anything but one loss, one loss for each domain, or an objective."""
-    if (loss is None) == (objective is None):
-        raise ValueError(f"give either loss or objective; got {'neither' if loss is None else 'both'}.")
-    functions = list(loss.values()) if isinstance(loss, Mapping) else [loss or objective]
-    for function in functions:
+def _check_functions(kind: str, domains: Sequence[str], functions: Any) -> None:
+    """Refuse anything but one function, or a mapping with one for each domain."""
+    in_mapping = isinstance(functions, Mapping | nn.ModuleDict)
+    for function in functions.values() if in_mapping else [functions]:
         if isinstance(function, type) or not callable(function):
-            raise TypeError(f"a loss or objective must be a function or an instance of a module; got {function!r}.")
-    if isinstance(loss, Mapping) and set(loss) != set(domains):
-        raise ValueError(f"loss must hold one loss for each of {tuple(domains)}; got {tuple(loss)}.")
+            raise TypeError(f"a {kind} must be a function or an instance of a module; got {function!r}.")
+    if in_mapping and set(functions) != set(domains):
+        raise ValueError(f"{kind} must hold one {kind} for each of {tuple(domains)}; got {tuple(functions)}.")
 
 
-def _scalars(losses: dict[str, Tensor]) -> dict[str, Tensor]:
+def _scores(values: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Scores as scalar tensors; a judge may return a plain number."""
+    tensors: dict[str, Tensor] = {}
+    for name, value in values.items():
+        tensors[name] = value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64)
+    return _scalars(tensors, kind="score")
+
+
+def _scalars(losses: dict[str, Tensor], *, kind: str = "loss") -> dict[str, Tensor]:
     scalars: dict[str, Tensor] = {}
     for name, loss in losses.items():
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             form = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise ValueError(
-                f"the loss of domain {name!r} must be one number in a tensor; got {form}. "
-                "A loss with reduction='none' must be averaged."
+                f"the {kind} of domain {name!r} must be one number in a tensor; got {form}. "
+                f"A {kind} with reduction='none' must be averaged."
             )
         scalars[name] = loss
         if loss.dim():

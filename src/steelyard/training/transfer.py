@@ -1,0 +1,139 @@
+"""What was measured so far: how a step for one domain changes the scores of the others, and the sizes of gradients."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from steelyard.measurement import Measurement
+
+_SPREAD_RATE = 0.05  # by which the running spread of a column follows a new vote
+_LARGEST_RATIO = 1000.0  # of gradients' sizes to their median that is still made up for
+
+
+class Transfer(nn.Module):
+    """The transfer matrix T_ij = J_j(θ + Δ_i) − J_j(θ + Δ_0), accumulated over votes.
+
+    Entry (i, j) says how a step Δ_i for domain i changes the judged score J_j of domain j; negative values help. Δ_0 is
+    the optimizer's step for a gradient of zero, so that what is common to all steps does not count as help.
+
+    Args:
+        importance: how much each domain matters, ω; not negative, sum 1.
+        dead_zone: gradients whose sizes differ by less than this factor from the median are taken as equal.
+
+    Attributes:
+        mean: K × K, the mean of T over the votes so far; NaN where nothing was measured.
+        standard_error: of the mean; NaN for fewer than two votes.
+        count: the number of votes.
+    """
+
+    importance: Tensor
+    moments: Tensor
+    """Count, mean and sum of squared deviations of T, and of the transfer given to the others in a last column."""
+    square_norms: Tensor
+    """Count of votes, and mean of ‖g_d‖² over them."""
+    spreads: Tensor
+    """Running mean over votes of the variance of T over steps, and the sum of the factors in it; for each column."""
+
+    def __init__(self, importance: Sequence[float], *, dead_zone: float = 1.0) -> None:
+        super().__init__()
+        domains = len(importance)
+        self.dead_zone = dead_zone
+        self.register_buffer("importance", torch.tensor(importance, dtype=torch.float64))
+        self.register_buffer("moments", torch.zeros(3, domains, domains + 1, dtype=torch.float64))
+        self.register_buffer("square_norms", torch.zeros(2, domains, dtype=torch.float64))
+        self.register_buffer("spreads", torch.zeros(2, domains, dtype=torch.float64))
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean of T over the votes; NaN where nothing was measured."""
+        return torch.where(self.count > 0, self.moments[1], torch.nan)[:, :-1]
+
+    @property
+    def standard_error(self) -> Tensor:
+        """The standard error of the mean, if votes were independent; NaN for fewer than two."""
+        return _standard_error(self.moments)[:, :-1]
+
+    @property
+    def count(self) -> Tensor:
+        """The number of votes in which each entry was measured."""
+        return self.moments[0][:, :-1].long()
+
+    @property
+    def given(self) -> Tensor:
+        """Mean and standard error of what a step for each domain does to the others, Σ_{j≠i} ω_j T_ij."""
+        return torch.stack(
+            [torch.where(self.moments[0] > 0, self.moments[1], torch.nan), _standard_error(self.moments)]
+        )[..., -1]
+
+    @property
+    def gradient_norms(self) -> Tensor:
+        """The root mean square of ‖g_d‖ over the votes; NaN for a domain without any."""
+        count, mean = self.square_norms
+        return torch.where(count > 0, mean.sqrt(), torch.nan)
+
+    @property
+    def gradient_scale(self) -> Tensor:
+        """The size of each domain's gradients relative to the median; 1 where it is unknown or in the dead zone."""
+        norms = self.gradient_norms
+        ratios = torch.nan_to_num(norms / norms.nanmedian(), nan=1.0, posinf=_LARGEST_RATIO)
+        ratios = ratios.clamp(1 / _LARGEST_RATIO, _LARGEST_RATIO)
+        within = (ratios < self.dead_zone) & (ratios > 1 / self.dead_zone)
+        return torch.where(within, 1.0, ratios)
+
+    def observe(self, judged: Tensor, gradient_norms: Tensor) -> Measurement:
+        """Take in one vote; return what a step for each domain was worth to all in it.
+
+        With rows divided by the gradients' scale, H_i = Σ_j ω_j T_ij / s_j. s_j² is the running mean over votes of the
+        variance of column j, so that no domain counts for more because its scores vary more.
+
+        Args:
+            judged: the judged scores after each step, and after the zero step in the last row; NaN where unknown.
+            gradient_norms: of each domain's meta-train gradient; NaN where unknown.
+        """
+        transfer = (judged[:-1] - judged[-1]).to(self.importance.device)
+        self._count_norms(gradient_norms.to(self.importance.device))
+        self._count_transfer(transfer)
+        scaled = transfer / self.gradient_scale[:, None]
+        stepped = ~scaled.isnan().all(1)
+        if int(stepped.sum()) < 2:
+            return Measurement.nothing(len(self.importance))
+        spread = self._count_spread(scaled[stepped])
+        usable = (self.importance > 0) & (spread > 0) & ~scaled[stepped].isnan().any(0)
+        worth = torch.zeros_like(self.importance)
+        worth[stepped] = (scaled[stepped][:, usable] * self.importance[usable] / spread[usable]).sum(1)
+        return Measurement(worth.cpu(), stepped.cpu())
+
+    def _count_norms(self, gradient_norms: Tensor) -> None:
+        count, mean = self.square_norms
+        measured = gradient_norms.isfinite()
+        count += measured
+        mean += torch.where(measured, (gradient_norms.square() - mean) / count.clamp(min=1), 0.0)
+
+    def _count_transfer(self, transfer: Tensor) -> None:
+        """Welford's running mean and sum of squared deviations."""
+        others = transfer.clone().fill_diagonal_(0.0)
+        weighted = torch.where(self.importance > 0, others * self.importance, 0.0)
+        values = torch.cat([transfer, weighted.nansum(1, keepdim=True)], dim=1)
+        values[transfer.isnan().all(1), -1] = torch.nan
+        measured = values.isfinite()
+        count, mean, squares = self.moments
+        count += measured
+        difference = torch.where(measured, values - mean, 0.0)
+        mean += difference / count.clamp(min=1)
+        squares += torch.where(measured, difference * (values - mean), 0.0)
+
+    def _count_spread(self, scaled: Tensor) -> Tensor:
+        """s_j for each column, this vote included."""
+        variances = (scaled - scaled.mean(0)).square().mean(0)
+        measured = variances.isfinite()
+        means, factors = self.spreads
+        means += torch.where(measured, _SPREAD_RATE * (variances - means), 0.0)
+        factors += torch.where(measured, _SPREAD_RATE * (1 - factors), 0.0)
+        spreads: Tensor = (means / factors.clamp(min=1e-12)).sqrt()
+        return spreads
+
+
+def _standard_error(moments: Tensor) -> Tensor:
+    count, _, squares = moments
+    return torch.where(count > 1, (squares / (count - 1) / count).sqrt(), torch.nan)
