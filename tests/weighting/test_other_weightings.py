@@ -92,9 +92,59 @@ def test_famo_lets_a_domain_not_seen_yet_stand_aside():
     assert weighting.weights() == pytest.approx([0.4, 0.2, 0.4], rel=0.1)
 
 
+def test_log_loss_by_hand():
+    weighting = started(sy.LogLoss(), 3)
+    assert weighting.weights() == pytest.approx([1 / 3] * 3)
+    observe(weighting, 1.0, 2.0, 4.0)  # reciprocals 4 : 2 : 1
+    assert weighting.weights() == pytest.approx([4 / 7, 2 / 7, 1 / 7])
+    observe(weighting, 2.0, NAN, NAN)  # the others keep their last losses, so 2 : 2 : 1
+    assert weighting.weights() == pytest.approx([2 / 5, 2 / 5, 1 / 5])
+
+
+def test_log_loss_gives_no_weight_to_a_domain_that_was_never_present():
+    weighting = started(sy.LogLoss(), 3)
+    observe(weighting, 1.0, 3.0, NAN)
+    assert weighting.weights() == pytest.approx([3 / 4, 1 / 4, 0.0])
+
+
+def test_log_loss_with_a_shift_takes_negative_losses():
+    weighting = started(sy.LogLoss(shift=1.0))
+    observe(weighting, -0.5, 0.5)  # above −shift by 0.5 and 1.5
+    assert weighting.weights() == pytest.approx([3 / 4, 1 / 4])
+
+
+def test_log_loss_weighs_losses_whose_reciprocals_overflow():
+    weighting = started(sy.LogLoss())
+    observe(weighting, 1e-310, 3e-310)
+    assert weighting.weights() == pytest.approx([3 / 4, 1 / 4])
+
+
+@pytest.mark.parametrize(
+    ("shift", "loss", "message"),
+    [
+        (0.0, -0.25, r"got a loss of -0\.25 and shift=0\.0\. Pass a larger shift=, here above 0\.25\."),
+        (0.0, 0.0, r"got a loss of 0\.0 and shift=0\.0\. Pass a larger shift=, here above 0\.0\."),
+        (1.0, -1.5, r"got a loss of -1\.5 and shift=1\.0\. Pass a larger shift=, here above 1\.5\."),
+    ],
+)
+def test_log_loss_refuses_a_loss_without_a_logarithm_and_keeps_its_weights(shift, loss, message):
+    weighting = started(sy.LogLoss(shift=shift))
+    observe(weighting, 1.0, 2.0)
+    before = weighting.weights()
+    with pytest.raises(ValueError, match=message):
+        observe(weighting, 3.0, loss)
+    assert weighting.weights() == before
+
+
 @pytest.mark.parametrize(
     "make",
-    [sy.GroupDRO, lambda: sy.DynamicWeightAverage(period=1), lambda: sy.UncertaintyWeighting(rate=0.1), sy.FAMO],
+    [
+        sy.GroupDRO,
+        lambda: sy.DynamicWeightAverage(period=1),
+        lambda: sy.UncertaintyWeighting(rate=0.1),
+        sy.FAMO,
+        sy.LogLoss,
+    ],
 )
 def test_in_a_balancer_they_follow_the_losses_without_a_probe_at_no_extra_pass(make):
     model, calls = smooth(), []
@@ -130,6 +180,7 @@ def test_in_a_balancer_they_follow_the_losses_without_a_probe_at_no_extra_pass(m
         (lambda: sy.DynamicWeightAverage(temperature=0.0), "temperature must be above 0 and finite"),
         (lambda: sy.UncertaintyWeighting(rate=-1), "rate must be above 0 and finite; got -1"),
         (lambda: sy.FAMO(rate=-1), "rate must not be negative and must be finite; got -1"),
+        (lambda: sy.LogLoss(shift=NAN), "shift must be finite; got nan"),
     ],
 )
 def test_refuses_wrong_settings(make, message):

@@ -11,6 +11,7 @@ from steelyard.weighting.fixed import Fixed
 from steelyard.weighting.from_gramian import FromGramian
 from steelyard.weighting.from_scalarizer import FromScalarizer
 from steelyard.weighting.group_dro import GroupDRO
+from steelyard.weighting.log_loss import LogLoss
 from steelyard.weighting.posterior import DirichletPosterior
 from steelyard.weighting.relative_shift import RelativeShift
 from steelyard.weighting.uncertainty_weighting import UncertaintyWeighting
@@ -25,6 +26,7 @@ __all__ = [
     "FromGramian",
     "FromScalarizer",
     "GroupDRO",
+    "LogLoss",
     "RelativeShift",
     "UncertaintyWeighting",
     "Weighting",
