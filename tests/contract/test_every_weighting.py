@@ -40,6 +40,7 @@ WEIGHTINGS = {
     "FAMO": Entry(sy.FAMO, equivariant="up to rounding"),
     "log loss": Entry(sy.LogLoss, equivariant="up to rounding", positive=True),
     "log of shifted losses": Entry(lambda: sy.LogLoss(shift=1.0), equivariant="up to rounding", positive=True),
+    "dual balancing": Entry(sy.DualBalancing, equivariant="up to rounding", positive=True),
     "from a scalarizer": Entry(
         lambda: sy.FromScalarizer(lambda losses: (1 + losses.square()).log().sum()), on_simplex=False, negative=True
     ),

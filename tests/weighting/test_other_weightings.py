@@ -181,6 +181,8 @@ def test_in_a_balancer_they_follow_the_losses_without_a_probe_at_no_extra_pass(m
         (lambda: sy.UncertaintyWeighting(rate=-1), "rate must be above 0 and finite; got -1"),
         (lambda: sy.FAMO(rate=-1), "rate must not be negative and must be finite; got -1"),
         (lambda: sy.LogLoss(shift=NAN), "shift must be finite; got nan"),
+        (lambda: sy.DualBalancing(forgetting=0.0), r"forgetting must be above 0 and at most 1; got 0\.0"),
+        (lambda: sy.DualBalancing(forgetting=1.5), r"forgetting must be above 0 and at most 1; got 1\.5"),
     ],
 )
 def test_refuses_wrong_settings(make, message):

@@ -5,6 +5,7 @@ none is negative and they sum to 1.
 """
 
 from steelyard.weighting.dirichlet_vote import DirichletVote
+from steelyard.weighting.dual_balancing import DualBalancing
 from steelyard.weighting.dynamic_weight_average import DynamicWeightAverage
 from steelyard.weighting.famo import FAMO
 from steelyard.weighting.fixed import Fixed
@@ -21,6 +22,7 @@ __all__ = [
     "FAMO",
     "DirichletPosterior",
     "DirichletVote",
+    "DualBalancing",
     "DynamicWeightAverage",
     "Fixed",
     "FromGramian",
