@@ -184,6 +184,16 @@ def test_serves_one_balancer_only(name, domains):
         weighting.start(domains)
 
 
-def test_refuses_no_domains():
+@cases
+def test_names_of_the_domains_start_it_as_their_number_does(name, domains):
+    weighting = WEIGHTINGS[name].make()
+    weighting.start([f"domain {index}" for index in range(domains)])
+    assert weighting.domains == domains
+    values = measurements(name, domains)
+    assert fed(weighting, values) == fed(started(name, domains), values)
+
+
+@pytest.mark.parametrize("domains", [0, []])
+def test_refuses_no_domains(domains):
     with pytest.raises(ValueError, match="domains must be at least 1; got 0"):
-        sy.Fixed().start(0)
+        sy.Fixed().start(domains)

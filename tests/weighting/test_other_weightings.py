@@ -196,7 +196,7 @@ def test_fixed_weights_are_equal_unless_told():
     assert fixed.weights() == (0.25,) * 4
 
 
-@pytest.mark.parametrize("weights", [[0.5, 0.6], [-0.1, 1.1], [float("nan"), 1.0], []])
+@pytest.mark.parametrize("weights", [[0.5, 0.6], [-0.1, 1.1], [float("nan"), 1.0], [], {"a": 0.5, "b": 0.6}, {}])
 def test_fixed_refuses_what_is_not_on_the_simplex(weights):
     with pytest.raises(ValueError, match="must not be negative and must sum to 1; got"):
         sy.Fixed(weights)
@@ -205,6 +205,48 @@ def test_fixed_refuses_what_is_not_on_the_simplex(weights):
 def test_fixed_refuses_another_number_of_domains():
     with pytest.raises(ValueError, match=r"one number per domain \(3\); got 2"):
         sy.Fixed([0.5, 0.5]).start(3)
+
+
+def test_fixed_by_name_follows_the_order_of_the_balancer():
+    model, samples = smooth(), batch()
+    named = balancer(domains=("b", "a"), weighting=sy.Fixed({"a": 0.2, "b": 0.8}))
+    assert named.weighting.weights() == (0.8, 0.2)
+    assert named.weights == {"b": 0.8, "a": 0.2}
+    losses = {name: mse_loss(model(x), y).item() for name, (x, y) in samples.items()}
+    assert named(model, samples).item() == pytest.approx(0.2 * losses["a"] + 0.8 * losses["b"])
+
+
+def test_a_checkpoint_of_fixed_weights_by_name_fits_the_same_weights_in_order():
+    named = balancer(weighting=sy.Fixed({"b": 0.8, "a": 0.2}))
+    assert repr(named.weighting) == repr(sy.Fixed([0.2, 0.8])) == "Fixed(weights=(0.2, 0.8))"
+    balancer(weighting=sy.Fixed([0.2, 0.8])).load_state_dict(named.state_dict())
+    with pytest.raises(ValueError, match="the checkpoint is of"):
+        balancer(weighting=sy.Fixed({"a": 0.8, "b": 0.2})).load_state_dict(named.state_dict())
+
+
+def test_fixed_by_name_prints_the_names_before_it_is_started():
+    assert repr(sy.Fixed({"b": 0.8, "a": 0.2})) == "Fixed(weights={'b': 0.8, 'a': 0.2})"
+
+
+def test_fixed_by_name_refuses_a_number_of_domains():
+    with pytest.raises(ValueError, match=r"need the domains' names, and start got only their number.*got \{'a': 0\.2"):
+        sy.Fixed({"a": 0.2, "b": 0.8}).start(2)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({"a": 1.0}, r"missing are \['b'\], unknown are \[\]"),
+        ({"a": 0.2, "b": 0.8, "z": 0.0}, r"missing are \[\], unknown are \['z'\]"),
+        (
+            {"a": 0.2, "B": 0.8},
+            r"each of the domains \['a', 'b'\] and no other; missing are \['b'\], unknown are \['B'\]",
+        ),
+    ],
+)
+def test_fixed_by_name_refuses_other_names(weights, message):
+    with pytest.raises(ValueError, match=message):
+        balancer(weighting=sy.Fixed(weights))
 
 
 def shifted(gamma, *pairs):
