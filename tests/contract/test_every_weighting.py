@@ -22,6 +22,8 @@ class Entry(NamedTuple):
     """Whether weights may be negative."""
     equivariant: str = "exactly"
     """Whether renaming the domains renames the weights: exactly, up to rounding, or never."""
+    positive: bool = False
+    """Whether it takes positive values only."""
 
 
 WEIGHTINGS = {
@@ -36,6 +38,9 @@ WEIGHTINGS = {
     "dynamic weight average": Entry(lambda: sy.DynamicWeightAverage(period=2), equivariant="up to rounding"),
     "uncertainty": Entry(sy.UncertaintyWeighting, on_simplex=False),
     "FAMO": Entry(sy.FAMO, equivariant="up to rounding"),
+    "log loss": Entry(sy.LogLoss, equivariant="up to rounding", positive=True),
+    "log of shifted losses": Entry(lambda: sy.LogLoss(shift=1.0), equivariant="up to rounding", positive=True),
+    "dual balancing": Entry(sy.DualBalancing, equivariant="up to rounding", positive=True),
     "from a scalarizer": Entry(
         lambda: sy.FromScalarizer(lambda losses: (1 + losses.square()).log().sum()), on_simplex=False, negative=True
     ),
@@ -56,9 +61,12 @@ def started(name, domains):
     return weighting
 
 
-def measurements(domains, count=12, scale=1.0):
+def measurements(name, domains, count=12, scale=1.0):
     generator = torch.Generator().manual_seed(domains)
-    return [scale * torch.randn(domains, generator=generator, dtype=torch.float64) for _ in range(count)]
+    values = [scale * torch.randn(domains, generator=generator, dtype=torch.float64) for _ in range(count)]
+    if WEIGHTINGS[name].positive:
+        return [value.abs() for value in values]
+    return values
 
 
 def observed(weighting, value):
@@ -89,7 +97,7 @@ def test_names_of_the_package_are_names_of_the_library(name):
 def test_weights_stay_on_the_simplex_at_any_scale(name, domains, scale):
     weighting = started(name, domains)
     assert weighting.on_simplex is WEIGHTINGS[name].on_simplex
-    for value in measurements(domains, scale=scale):
+    for value in measurements(name, domains, scale=scale):
         weights = fed(weighting, [value])
         assert len(weights) == domains
         assert all(math.isfinite(weight) for weight in weights)
@@ -102,7 +110,7 @@ def test_weights_stay_on_the_simplex_at_any_scale(name, domains, scale):
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_a_value_that_is_not_finite_moves_nothing(name, domains, bad):
     weighting = started(name, domains)
-    before = fed(weighting, measurements(domains))
+    before = fed(weighting, measurements(name, domains))
     value = torch.ones(domains)
     value[-1] = bad
     update = observed(weighting, value)
@@ -117,8 +125,8 @@ def test_the_value_of_an_absent_domain_does_not_matter(name, domains):
     weights = []
     for absent_value in (0.0, 7.0, float("nan")):
         weighting = started(name, domains)
-        fed(weighting, measurements(domains, count=3))
-        for value in measurements(domains):
+        fed(weighting, measurements(name, domains, count=3))
+        for value in measurements(name, domains):
             value[-1] = absent_value
             if weighting.statistic is sy.Statistic.GRAMIAN:
                 value = value.diag()
@@ -138,7 +146,7 @@ def test_renaming_the_domains_renames_the_weights(name, domains):
 
 def check_equivariance(name, domains):
     order = torch.arange(domains).roll(1)
-    values = [1 + value.abs() for value in measurements(domains)]  # so near each other that no shift is clipped
+    values = [1 + value.abs() for value in measurements(name, domains)]  # so near each other that no shift is clipped
     plain = fed(started(name, domains), values)
     permuted = fed(started(name, domains), [value[order] for value in values])
     expected = tuple(plain[i] for i in order)
@@ -149,7 +157,7 @@ def check_equivariance(name, domains):
 
 @cases
 def test_state_continues_identically(name, domains):
-    first, values = started(name, domains), measurements(domains)
+    first, values = started(name, domains), measurements(name, domains)
     fed(first, values[:6])
     second = started(name, domains)
     second.load_state_dict(first.state_dict())
@@ -158,13 +166,14 @@ def test_state_continues_identically(name, domains):
 
 @cases
 def test_the_same_measurements_give_the_same_weights(name, domains):
-    assert fed(started(name, domains), measurements(domains)) == fed(started(name, domains), measurements(domains))
+    first = fed(started(name, domains), measurements(name, domains))
+    assert fed(started(name, domains), measurements(name, domains)) == first
 
 
 @cases
 def test_casting_the_module_takes_no_precision_from_the_weights(name, domains):
     plain, cast = started(name, domains), started(name, domains).half()
-    values = [10 + value for value in measurements(domains)]  # so near each other that no shift is clipped
+    values = [10 + value for value in measurements(name, domains)]  # so near each other that no shift is clipped
     assert fed(cast, values) == fed(plain, values)
 
 
@@ -175,6 +184,16 @@ def test_serves_one_balancer_only(name, domains):
         weighting.start(domains)
 
 
-def test_refuses_no_domains():
+@cases
+def test_names_of_the_domains_start_it_as_their_number_does(name, domains):
+    weighting = WEIGHTINGS[name].make()
+    weighting.start([f"domain {index}" for index in range(domains)])
+    assert weighting.domains == domains
+    values = measurements(name, domains)
+    assert fed(weighting, values) == fed(started(name, domains), values)
+
+
+@pytest.mark.parametrize("domains", [0, []])
+def test_refuses_no_domains(domains):
     with pytest.raises(ValueError, match="domains must be at least 1; got 0"):
-        sy.Fixed().start(0)
+        sy.Fixed().start(domains)

@@ -76,16 +76,16 @@ def test_weightings_of_the_gramian_give_torchjds_aggregation(name):
     assert judge.last.outcome is sy.Outcome.UPDATED
 
 
-@pytest.mark.parametrize("name", ["UW", "DWA", "GeometricMean", "FAMO"])
+@pytest.mark.parametrize("name", ["UW", "IMTLL", "DWA", "GeometricMean", "FAMO"])
 def test_scalarizers_give_torchjds_gradients(name):
     scalarization = pytest.importorskip("torchjd.scalarization")
     make = getattr(scalarization, name)
-    own = (lambda: make(3)) if name in ("UW", "FAMO") else make
+    own = (lambda: make(3)) if name in ("UW", "IMTLL", "FAMO") else make
     ours, theirs, model = own(), own(), smooth()
     twin = copy.deepcopy(model)
     judge = balancer(domains=NAMES, weighting=sy.FromScalarizer(ours, rate=0.1))
     optimizers = [torch.optim.SGD(each.parameters(), lr=0.01) for each in (model, twin)]
-    rest = torch.optim.SGD(theirs.parameters(), lr=0.1) if name == "UW" else None
+    rest = torch.optim.SGD(theirs.parameters(), lr=0.1) if name in ("UW", "IMTLL") else None
     for seed in range(4):
         take_step(judge(model, samples(seed)), optimizers[0])
         losses = torch.stack([mse_loss(twin(x), y) for x, y in samples(seed).values()])
@@ -114,6 +114,18 @@ def test_famo_of_our_own_weighs_as_torchjds():
         for weighting in (mine, theirs):
             weighting.observe(losses)
         assert mine.weights() == pytest.approx(theirs.weights(), rel=1e-3)
+
+
+def test_log_loss_weighs_as_torchjds_imtl_once_its_scales_are_learned():
+    scalarization = pytest.importorskip("torchjd.scalarization")
+    closed, learned = sy.LogLoss(), sy.FromScalarizer(scalarization.IMTLL(3), rate=0.1)
+    for weighting in (closed, learned):
+        weighting.start(3)
+        for _ in range(300):
+            weighting.observe(sy.Measurement.of(torch.tensor([0.5, 2.0, 4.0])))
+    assert learned.weights() == pytest.approx([2.0, 0.5, 0.25], rel=1e-3)
+    total = sum(learned.weights())
+    assert closed.weights() == pytest.approx([weight / total for weight in learned.weights()], rel=1e-3)
 
 
 def test_a_scalarizer_waits_until_every_domain_was_seen():

@@ -92,9 +92,59 @@ def test_famo_lets_a_domain_not_seen_yet_stand_aside():
     assert weighting.weights() == pytest.approx([0.4, 0.2, 0.4], rel=0.1)
 
 
+def test_log_loss_by_hand():
+    weighting = started(sy.LogLoss(), 3)
+    assert weighting.weights() == pytest.approx([1 / 3] * 3)
+    observe(weighting, 1.0, 2.0, 4.0)  # reciprocals 4 : 2 : 1
+    assert weighting.weights() == pytest.approx([4 / 7, 2 / 7, 1 / 7])
+    observe(weighting, 2.0, NAN, NAN)  # the others keep their last losses, so 2 : 2 : 1
+    assert weighting.weights() == pytest.approx([2 / 5, 2 / 5, 1 / 5])
+
+
+def test_log_loss_gives_no_weight_to_a_domain_that_was_never_present():
+    weighting = started(sy.LogLoss(), 3)
+    observe(weighting, 1.0, 3.0, NAN)
+    assert weighting.weights() == pytest.approx([3 / 4, 1 / 4, 0.0])
+
+
+def test_log_loss_with_a_shift_takes_negative_losses():
+    weighting = started(sy.LogLoss(shift=1.0))
+    observe(weighting, -0.5, 0.5)  # above −shift by 0.5 and 1.5
+    assert weighting.weights() == pytest.approx([3 / 4, 1 / 4])
+
+
+def test_log_loss_weighs_losses_whose_reciprocals_overflow():
+    weighting = started(sy.LogLoss())
+    observe(weighting, 1e-310, 3e-310)
+    assert weighting.weights() == pytest.approx([3 / 4, 1 / 4])
+
+
+@pytest.mark.parametrize(
+    ("shift", "loss", "message"),
+    [
+        (0.0, -0.25, r"got a loss of -0\.25 and shift=0\.0\. Pass a larger shift=, here above 0\.25\."),
+        (0.0, 0.0, r"got a loss of 0\.0 and shift=0\.0\. Pass a larger shift=, here above 0\.0\."),
+        (1.0, -1.5, r"got a loss of -1\.5 and shift=1\.0\. Pass a larger shift=, here above 1\.5\."),
+    ],
+)
+def test_log_loss_refuses_a_loss_without_a_logarithm_and_keeps_its_weights(shift, loss, message):
+    weighting = started(sy.LogLoss(shift=shift))
+    observe(weighting, 1.0, 2.0)
+    before = weighting.weights()
+    with pytest.raises(ValueError, match=message):
+        observe(weighting, 3.0, loss)
+    assert weighting.weights() == before
+
+
 @pytest.mark.parametrize(
     "make",
-    [sy.GroupDRO, lambda: sy.DynamicWeightAverage(period=1), lambda: sy.UncertaintyWeighting(rate=0.1), sy.FAMO],
+    [
+        sy.GroupDRO,
+        lambda: sy.DynamicWeightAverage(period=1),
+        lambda: sy.UncertaintyWeighting(rate=0.1),
+        sy.FAMO,
+        sy.LogLoss,
+    ],
 )
 def test_in_a_balancer_they_follow_the_losses_without_a_probe_at_no_extra_pass(make):
     model, calls = smooth(), []
@@ -130,6 +180,9 @@ def test_in_a_balancer_they_follow_the_losses_without_a_probe_at_no_extra_pass(m
         (lambda: sy.DynamicWeightAverage(temperature=0.0), "temperature must be above 0 and finite"),
         (lambda: sy.UncertaintyWeighting(rate=-1), "rate must be above 0 and finite; got -1"),
         (lambda: sy.FAMO(rate=-1), "rate must not be negative and must be finite; got -1"),
+        (lambda: sy.LogLoss(shift=NAN), "shift must be finite; got nan"),
+        (lambda: sy.DualBalancing(forgetting=0.0), r"forgetting must be above 0 and at most 1; got 0\.0"),
+        (lambda: sy.DualBalancing(forgetting=1.5), r"forgetting must be above 0 and at most 1; got 1\.5"),
     ],
 )
 def test_refuses_wrong_settings(make, message):
@@ -143,7 +196,7 @@ def test_fixed_weights_are_equal_unless_told():
     assert fixed.weights() == (0.25,) * 4
 
 
-@pytest.mark.parametrize("weights", [[0.5, 0.6], [-0.1, 1.1], [float("nan"), 1.0], []])
+@pytest.mark.parametrize("weights", [[0.5, 0.6], [-0.1, 1.1], [float("nan"), 1.0], [], {"a": 0.5, "b": 0.6}, {}])
 def test_fixed_refuses_what_is_not_on_the_simplex(weights):
     with pytest.raises(ValueError, match="must not be negative and must sum to 1; got"):
         sy.Fixed(weights)
@@ -152,6 +205,48 @@ def test_fixed_refuses_what_is_not_on_the_simplex(weights):
 def test_fixed_refuses_another_number_of_domains():
     with pytest.raises(ValueError, match=r"one number per domain \(3\); got 2"):
         sy.Fixed([0.5, 0.5]).start(3)
+
+
+def test_fixed_by_name_follows_the_order_of_the_balancer():
+    model, samples = smooth(), batch()
+    named = balancer(domains=("b", "a"), weighting=sy.Fixed({"a": 0.2, "b": 0.8}))
+    assert named.weighting.weights() == (0.8, 0.2)
+    assert named.weights == {"b": 0.8, "a": 0.2}
+    losses = {name: mse_loss(model(x), y).item() for name, (x, y) in samples.items()}
+    assert named(model, samples).item() == pytest.approx(0.2 * losses["a"] + 0.8 * losses["b"])
+
+
+def test_a_checkpoint_of_fixed_weights_by_name_fits_the_same_weights_in_order():
+    named = balancer(weighting=sy.Fixed({"b": 0.8, "a": 0.2}))
+    assert repr(named.weighting) == repr(sy.Fixed([0.2, 0.8])) == "Fixed(weights=(0.2, 0.8))"
+    balancer(weighting=sy.Fixed([0.2, 0.8])).load_state_dict(named.state_dict())
+    with pytest.raises(ValueError, match="the checkpoint is of"):
+        balancer(weighting=sy.Fixed({"a": 0.8, "b": 0.2})).load_state_dict(named.state_dict())
+
+
+def test_fixed_by_name_prints_the_names_before_it_is_started():
+    assert repr(sy.Fixed({"b": 0.8, "a": 0.2})) == "Fixed(weights={'b': 0.8, 'a': 0.2})"
+
+
+def test_fixed_by_name_refuses_a_number_of_domains():
+    with pytest.raises(ValueError, match=r"need the domains' names, and start got only their number.*got \{'a': 0\.2"):
+        sy.Fixed({"a": 0.2, "b": 0.8}).start(2)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({"a": 1.0}, r"missing are \['b'\], unknown are \[\]"),
+        ({"a": 0.2, "b": 0.8, "z": 0.0}, r"missing are \[\], unknown are \['z'\]"),
+        (
+            {"a": 0.2, "B": 0.8},
+            r"each of the domains \['a', 'b'\] and no other; missing are \['b'\], unknown are \['B'\]",
+        ),
+    ],
+)
+def test_fixed_by_name_refuses_other_names(weights, message):
+    with pytest.raises(ValueError, match=message):
+        balancer(weighting=sy.Fixed(weights))
 
 
 def shifted(gamma, *pairs):

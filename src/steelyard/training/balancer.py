@@ -123,7 +123,7 @@ class Balancer(nn.Module):
         self._group = process_group
         self._missed_votes = MissedVotes(gathers=probe is not None and probe.gathering is not None)
         self._ranks_agreed = False  # whether the ranks have cast this step's vote together
-        weighting.start(len(names))
+        weighting.start(names)
         signature = json.dumps([names, repr(weighting)]).encode()
         self.register_buffer("_outcomes", torch.zeros(len(Outcome), dtype=torch.int64))
         self.register_buffer("_signature", torch.tensor(list(signature), dtype=torch.uint8))

@@ -5,12 +5,14 @@ none is negative and they sum to 1.
 """
 
 from steelyard.weighting.dirichlet_vote import DirichletVote
+from steelyard.weighting.dual_balancing import DualBalancing
 from steelyard.weighting.dynamic_weight_average import DynamicWeightAverage
 from steelyard.weighting.famo import FAMO
 from steelyard.weighting.fixed import Fixed
 from steelyard.weighting.from_gramian import FromGramian
 from steelyard.weighting.from_scalarizer import FromScalarizer
 from steelyard.weighting.group_dro import GroupDRO
+from steelyard.weighting.log_loss import LogLoss
 from steelyard.weighting.posterior import DirichletPosterior
 from steelyard.weighting.relative_shift import RelativeShift
 from steelyard.weighting.uncertainty_weighting import UncertaintyWeighting
@@ -20,11 +22,13 @@ __all__ = [
     "FAMO",
     "DirichletPosterior",
     "DirichletVote",
+    "DualBalancing",
     "DynamicWeightAverage",
     "Fixed",
     "FromGramian",
     "FromScalarizer",
     "GroupDRO",
+    "LogLoss",
     "RelativeShift",
     "UncertaintyWeighting",
     "Weighting",

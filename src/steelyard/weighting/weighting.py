@@ -1,7 +1,7 @@
 """The base class of all weightings."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Self, final
 
 from torch import Tensor, nn
@@ -35,6 +35,7 @@ class Weighting(nn.Module, ABC):
     def __init__(self) -> None:
         super().__init__()
         self._domains: int | None = None  # until `start`
+        self._names: tuple[str, ...] | None = None  # of the domains, where `start` got them
 
     @property
     def domains(self) -> int:
@@ -44,10 +45,16 @@ class Weighting(nn.Module, ABC):
         return self._domains
 
     @final
-    def start(self, domains: int) -> None:
-        """Begin with this many domains. The balancer that owns the weighting calls this once."""
+    def start(self, domains: int | Sequence[str]) -> None:
+        """Begin with domains of these names, or with this many. The balancer that owns the weighting calls this once.
+
+        Only settings by name, as of `Fixed({"a": 0.2, "b": 0.8})`, need the names.
+        """
         if self._domains is not None:
             raise ValueError(f"{type(self).__name__} already serves a balancer; make a new one for each balancer.")
+        if isinstance(domains, Sequence):
+            self._names = tuple(domains)
+            domains = len(domains)
         if domains < 1:
             raise ValueError(f"domains must be at least 1; got {domains}.")
         self._start(domains)
@@ -68,7 +75,7 @@ class Weighting(nn.Module, ABC):
 
     @abstractmethod
     def _start(self, domains: int) -> None:
-        """Check that the settings fit this many domains and register buffers."""
+        """Check that the settings fit this many domains and register buffers. `_names` has their names, if given."""
 
     @abstractmethod
     def _update(self, measurement: Measurement) -> Update:
