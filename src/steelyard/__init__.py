@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from steelyard.batches import Samples, split_by_domain
-    from steelyard.measurement import Measurement, Outcome, Statistic, Update
+    from steelyard.measurement import Measurement, Outcome, Scores, Statistic, Update
     from steelyard.probing import Finding, FirstOrder, Gramian, InnerLoop, Losses, Probe, Shared
-    from steelyard.training import Balancer, StepReport
+    from steelyard.training import Audit, Balancer, StepReport
     from steelyard.weighting import (
         FAMO,
         DirichletPosterior,
         DirichletVote,
         DualBalancing,
         DynamicWeightAverage,
+        Evidence,
         Fixed,
         FromGramian,
         FromScalarizer,
@@ -39,11 +40,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FAMO",
+    "Audit",
     "Balancer",
     "DirichletPosterior",
     "DirichletVote",
     "DualBalancing",
     "DynamicWeightAverage",
+    "Evidence",
     "Finding",
     "FirstOrder",
     "Fixed",
@@ -59,6 +62,7 @@ __all__ = [
     "Probe",
     "RelativeShift",
     "Samples",
+    "Scores",
     "Shared",
     "Statistic",
     "StepReport",

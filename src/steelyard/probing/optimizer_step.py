@@ -112,15 +112,30 @@ def take_own_step(optimizer: Optimizer, replicas: Mapping[Tensor, Tensor]) -> No
 
     Neither the optimizer nor its state changes. No step hook fires, and no scheduler that counts steps sees one.
     """
+    check_can_be_followed(optimizer)
+    step = _bare_step(optimizer)
+    with torch.no_grad():
+        step(_optimizer_replica(optimizer, replicas))
+
+
+def check_can_be_followed(optimizer: Optimizer) -> None:
+    """Refuse optimizers whose own step cannot be taken on replicas.
+
+    Raises:
+        TypeError: It steps another optimizer, or evaluates the loss again inside its step.
+    """
     for name, value in vars(optimizer).items():
         if isinstance(value, Optimizer):
             raise TypeError(
                 f"{type(optimizer).__name__} steps another optimizer ({name}), so a hypothetical step would move the "
                 "live model: use InnerLoop(step='sgd')."
             )
-    step = _bare_step(optimizer)
-    with torch.no_grad():
-        step(_optimizer_replica(optimizer, replicas))
+    closure = inspect.signature(_bare_step(optimizer)).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise TypeError(
+            f"{type(optimizer).__name__} evaluates the loss again inside its step, so a hypothetical step cannot "
+            "follow it: use a gradient-based optimizer, or InnerLoop(step='sgd')."
+        )
 
 
 def _optimizer_replica(optimizer: Optimizer, replicas: Mapping[Tensor, Tensor]) -> Optimizer:
@@ -155,12 +170,6 @@ def _bare_step(optimizer: Optimizer) -> Callable[[Optimizer], Any]:
     step: Any = type(optimizer).step
     while getattr(step, "hooked", False):
         step = step.__wrapped__
-    closure = inspect.signature(step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
-        raise TypeError(
-            f"{type(optimizer).__name__} evaluates the loss again inside its step, so a hypothetical step cannot "
-            "follow it: use a gradient-based optimizer, or InnerLoop(step='sgd')."
-        )
     return step  # type: ignore[no-any-return]
 
 

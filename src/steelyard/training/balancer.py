@@ -1,25 +1,32 @@
 """The balancer: what a user puts into the training loop."""
 
-import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, final
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.optim import Optimizer
 
-from steelyard.batches import Tree, count_samples
+from steelyard.batches import Tree
 from steelyard.measurement import Measurement, Outcome, Statistic, Update
-from steelyard.probing import Finding, Probe
+from steelyard.probing import Finding, InnerLoop, Probe
+from steelyard.probing.vote_probe import VoteProbe
+from steelyard.training import arguments
+from steelyard.training.audit import Audit, audit_domains
+from steelyard.training.auto_probe import Choice, choose_probe
 from steelyard.training.counters import MissedVotes, restored_on_error
-from steelyard.training.distributed import average_over_ranks, is_shared, run_once
-from steelyard.training.domain_losses import DomainLosses, Loss, Objective, complete, weighted_loss
-from steelyard.weighting import Weighting
+from steelyard.training.distributed import average_over_ranks, average_scores, is_shared, run_once
+from steelyard.training.domain_losses import DomainLosses, Judge, Loss, Objective, complete, weighted_loss
+from steelyard.training.judging import Judging
+from steelyard.training.transfer import Transfer
+from steelyard.weighting import DirichletVote, Evidence, Weighting
+from steelyard.weighting.dirichlet_vote import Choice as VoteChoice
 
-_FORMAT = 1  # of the state_dict; to be raised when entries change their names or meanings
+_UNMEASURED = (Statistic.NOTHING, Statistic.LOSSES)  # what needs no probe
+_JUDGES = ("bounded", "loss")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +38,7 @@ class StepReport:
         weights: the weights in force.
         outcome: whether the weights were updated, or why not.
         vote: the name of the domain voted for, where there was a vote.
-        measured: the probe's value for each domain that took part, such as its hypothetical loss.
+        measured: the value that the weighting followed for each domain that took part, such as its hypothetical loss.
     """
 
     losses: Mapping[str, Tensor]
@@ -65,98 +72,172 @@ class Balancer(nn.Module):
         domains: the names of the domains, at least one.
         loss: `loss(model(inputs), targets)`, a scalar; one for all, or a mapping of domain name to loss.
         objective: instead of `loss`, `objective(model, domain_batch)`, a scalar, for a model that computes its own.
-        weighting: how the weights follow the measurements.
-        probe: how it is measured; `None` leaves the weights as the weighting starts them, unless it follows the losses.
+        weighting: how the weights follow the measurements; default: `Evidence()`.
+        probe: how it is measured. `auto` chooses from the model at the first call, and `print(balancer)` says what and
+            why; `None` measures nothing. A weighting that needs no measurement has no automatic probe.
+        judge: how well a domain fares after a hypothetical step. `bounded`: by its loss in the form 1 − exp(−L / L0);
+            `loss`: by its loss; or `judge(outputs, targets)`, one number, lower is better, one for all or a mapping of
+            domain name to judge (with an objective, `judge(model, domain_batch)`). Default: `loss` for weightings that
+            count votes, as in the paper; `bounded` otherwise.
+        importance: how much each domain's score matters; default: all alike. 0 makes a domain auxiliary: its steps are
+            weighed, its score does not count.
         join: run the model once over all domains' samples where shapes allow it, instead of once per domain.
         process_group: the ranks that vote together; default: all of them.
 
-    >>> import steelyard as sy
     >>> model = nn.Linear(3, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> balancer = sy.Balancer(
-    ...     ("a", "b"), loss=nn.functional.mse_loss, weighting=sy.DirichletVote("greedy"), probe=sy.InnerLoop()
-    ... )
+    >>> balancer = Balancer(("a", "b"), loss=nn.functional.mse_loss)
     >>> batch = {name: (torch.ones(4, 3), torch.full((4, 1), y)) for name, y in (("a", 0.0), ("b", 5.0))}
     >>> balancer(model, batch, optimizer).backward()
-    >>> balancer.last.vote
-    'b'
-    >>> {name: round(weight, 3) for name, weight in balancer.weights.items()}
-    {'a': 0.444, 'b': 0.556}
+    >>> balancer.shares
+    {'a': 0.5, 'b': 0.5}
     """
 
     _signature: Tensor
     _outcomes: Tensor
     _format: Tensor
+    _presence: Tensor
+    """How many batches there were, and in how many of them each domain was present."""
+    _choice: Tensor
+    """The probe that was chosen, as JSON; empty until then."""
 
     def __init__(
         self,
         domains: Sequence[str],
         *,
-        weighting: Weighting,
+        weighting: Weighting | None = None,
         loss: Loss | Mapping[str, Loss] | None = None,
         objective: Objective | None = None,
-        probe: Probe | None = None,
+        judge: Literal["bounded", "loss"] | Judge | Mapping[str, Judge] | None = None,
+        importance: Mapping[str, float] | None = None,
+        probe: Probe | Literal["auto"] | None = "auto",
         join: bool = True,
         process_group: distributed.ProcessGroup | None = None,
     ) -> None:
         super().__init__()
-        names = _checked_names(domains)
-        _check_kind("weighting", weighting, Weighting)
-        if probe is None and weighting.statistic not in (Statistic.NOTHING, Statistic.LOSSES):
-            warnings.warn(
-                f"without a probe the weights of {type(weighting).__name__} stay as they start: "
-                "pass probe=sy.InnerLoop() to learn them, or weighting=sy.Fixed(…).",
-                stacklevel=2,
-            )
-        if probe is not None:
-            _check_kind("probe", probe, Probe)
-        if probe is not None and weighting.statistic not in (Statistic.NOTHING, probe.statistic):
-            raise ValueError(
-                f"{type(weighting).__name__} needs {weighting.statistic.value}; "
-                f"{type(probe).__name__} provides {probe.statistic.value}."
-            )
+        names = arguments.checked_names(domains)
+        if weighting is None:
+            weighting = Evidence()
+        arguments.check_kind("weighting", weighting, Weighting)
+        if isinstance(judge, str) and judge not in _JUDGES:
+            raise ValueError(f"judge must be 'bounded', 'loss' or a function; got {judge!r}.")
+        counts_votes = weighting.statistic is Statistic.HYPOTHETICAL_LOSSES
+        bounded = judge == "bounded" or (judge is None and not counts_votes)
+        own_judge = None if isinstance(judge, str) else judge
         self.domains = names
-        self.domain_losses = DomainLosses(names, loss=loss, objective=objective, join=join)
+        self.domain_losses = DomainLosses(names, loss=loss, objective=objective, judge=own_judge, join=join)
         self.weighting = weighting
-        self.probe = probe
+        self.judging = Judging(len(names), bounded=bounded)
+        shares = arguments.checked_importance(importance, names)
+        self.transfer = Transfer(shares, dead_zone=getattr(weighting, "dead_zone", 1.0))
         self.last: StepReport | None = None
         self._group = process_group
-        self._missed_votes = MissedVotes(gathers=probe is not None and probe.gathering is not None)
+        self._auto = probe == "auto" and weighting.statistic not in _UNMEASURED
+        self._needs_scores = not counts_votes or bounded or importance is not None
         self._ranks_agreed = False  # whether the ranks have cast this step's vote together
         weighting.start(names)
-        signature = json.dumps([names, repr(weighting)]).encode()
         self.register_buffer("_outcomes", torch.zeros(len(Outcome), dtype=torch.int64))
-        self.register_buffer("_signature", torch.tensor(list(signature), dtype=torch.uint8))
-        self.register_buffer("_format", torch.tensor(_FORMAT))
-        self.register_load_state_dict_pre_hook(_refuse_other_checkpoints)  # type: ignore[no-untyped-call]
+        self.register_buffer("_signature", arguments.as_bytes([names, repr(weighting)]))
+        self.register_buffer("_format", torch.tensor(arguments.FORMAT))
+        self.register_buffer("_presence", torch.zeros(len(names) + 1, dtype=torch.int64))
+        self.register_buffer("_choice", torch.zeros(0, dtype=torch.uint8))
+        self._set_probe(None if probe == "auto" else probe)
+        if probe is None and weighting.statistic not in _UNMEASURED:
+            warnings.warn(
+                f"without a probe the weights of {type(weighting).__name__} stay as they start: "
+                "leave probe= out to learn them, or pass weighting=sy.Fixed(…).",
+                stacklevel=2,
+            )
+        self.register_load_state_dict_pre_hook(_prepare_to_load)  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def as_in_paper(
+        cls,
+        domains: Sequence[str],
+        *,
+        loss: Loss | Mapping[str, Loss],
+        choice: VoteChoice = "conservative",
+        window: int = 25,
+        prior: float = 5.0,
+    ) -> "Balancer":
+        """The setting of Sicilia et al. (ISBI 2021): exact votes judged by the loss, counted by a Dirichlet MAP.
+
+        Args:
+            domains: the names of the domains.
+            loss: one for all, or a mapping of domain name to loss.
+            choice: `conservative` or `greedy`.
+            window: how many of the last votes count.
+            prior: α of the Dirichlet prior.
+        """
+        weighting = DirichletVote(choice, window=window, prior=prior)
+        return cls(domains, loss=loss, weighting=weighting, probe=InnerLoop(), judge="loss")
 
     @property
     def weights(self) -> dict[str, float]:
         """Each domain's weight now."""
-        return dict(zip(self.domains, self.weighting.weights(), strict=True))
+        weights = self.weighting.weights()
+        if self.weighting.statistic is Statistic.WORTH:
+            # What the weighting gives are shares of the update; the weight of a loss is its share by its gradients' size.
+            scaled = torch.tensor(weights, dtype=torch.float64) / self.transfer.gradient_scale.cpu()
+            weights = tuple((scaled / scaled.sum()).tolist())
+        return dict(zip(self.domains, weights, strict=True))
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Each domain's share of the update: its weight times the size of its gradients, divided by the sum."""
+        sizes = self.transfer.gradient_norms.cpu()
+        known = bool(sizes.isfinite().all()) and bool((sizes > 0).any())
+        parts = torch.tensor(list(self.weights.values()), dtype=torch.float64)
+        if known:
+            parts = parts * sizes
+        return dict(zip(self.domains, (parts / parts.sum()).tolist(), strict=True))
 
     @property
     def tally(self) -> dict[str, int]:
         """How often each outcome came about in training: updates, ties, values that were not finite, …."""
         return {outcome.value: count for outcome, count in zip(Outcome, self._outcomes.tolist(), strict=True) if count}
 
-    def forward(self, model: nn.Module, batch: Mapping[str, Tree], optimizer: Optimizer | None = None) -> Tensor:
+    def audit(self) -> Audit:
+        """Who helps whom, and which domain is noisy, harmful, out of scale or starved; `print` shows it as a table."""
+        batches, *presence = self._presence.tolist()
+        presences = [count / max(batches, 1) for count in presence]
+        return audit_domains(self.domains, self.transfer, weights=self.weights, shares=self.shares, presences=presences)
+
+    def forward(
+        self,
+        model: nn.Module,
+        batch: Mapping[str, Tree],
+        optimizer: Optimizer | None = None,
+        *,
+        held_out: Mapping[str, Tree] | None = None,
+    ) -> Tensor:
         """The weighted loss of a batch, after the vote.
 
         Args:
             model: the live model, wrapped or not.
             batch: domain name to `(inputs, targets)`, or to what an objective takes; a domain may be absent.
             optimizer: the one that will step the model; may be left out where nothing is measured.
+            held_out: samples to judge by, a mapping like `batch`. Steps are then taken from the whole batch; by default
+                one half of each domain's batch judges the steps that are taken from the other.
         """
-        _check_kind("model", model, nn.Module)
-        present = self._present(batch)
+        arguments.check_kind("model", model, nn.Module)
+        present = arguments.checked_batch(batch, self.domains)
+        if held_out is not None:
+            held_out = arguments.checked_batch(held_out, self.domains)
         self._ranks_agreed = False
-        with restored_on_error(self._outcomes, self.weighting, self.probe, unless=lambda: self._ranks_agreed):
-            return self._weighted_loss(model, present, optimizer)
+        own_tensors = [self._outcomes, self._presence, *self.judging.buffers(), *self.transfer.buffers()]
+        with restored_on_error(own_tensors, self.weighting, self.probe, unless=lambda: self._ranks_agreed):
+            return self._weighted_loss(model, present, optimizer, held_out)
 
-    def _weighted_loss(self, model: nn.Module, present: dict[str, Tree], optimizer: Optimizer | None) -> Tensor:
+    def _weighted_loss(
+        self,
+        model: nn.Module,
+        present: dict[str, Tree],
+        optimizer: Optimizer | None,
+        held_out: Mapping[str, Tree] | None,
+    ) -> Tensor:
         """The weighted loss, after the vote, and a report of both."""
-        finding, update = self._measure(model, present, optimizer)
+        finding, update = self._measure(model, present, optimizer, held_out)
         if finding.shared is not None:
             losses, loss = run_once(model, partial(complete, self.domain_losses, finding.shared, self.weights))
         else:
@@ -177,57 +258,93 @@ class Balancer(nn.Module):
             measured={self.domains[d]: measurement.values[d].tolist() for d in measurement.taking_part},
         )
 
-    def _present(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
-        """The domains that have samples, in the balancer's order."""
-        if not isinstance(batch, Mapping):
-            raise TypeError(
-                f"a batch must map domain names to samples; got {type(batch).__name__}. "
-                "Of one batch per domain, dict(zip(domains, batches)) makes a mapping."
-            )
-        if unknown := [name for name in batch if name not in self.domains]:
-            raise ValueError(f"a batch must map names among {self.domains} to samples; got {unknown[0]!r}.")
-        present = {name: batch[name] for name in self.domains if name in batch and _has_samples(name, batch[name])}
-        if not present:
-            raise ValueError(f"the batch holds no sample of any of {self.domains}.")
-        return present
-
     def _measure(
-        self, model: nn.Module, batch: dict[str, Tree], optimizer: Optimizer | None
+        self,
+        model: nn.Module,
+        batch: dict[str, Tree],
+        optimizer: Optimizer | None,
+        held_out: Mapping[str, Tree] | None,
     ) -> tuple[Finding, Update | None]:
         """Measure, and let the weights follow; no update yet where they follow the outer losses themselves."""
         nothing = Finding(Measurement.nothing(len(self.domains)))
         if not self.training or not torch.is_grad_enabled():
             return nothing, Update(Outcome.NO_TRAINING)
-        if self.probe is None and self.weighting.statistic is Statistic.LOSSES:
+        self._presence += torch.tensor([1, *(name in batch for name in self.domains)], device=self._presence.device)
+        if self.probe is None and not self._auto and self.weighting.statistic is Statistic.LOSSES:
             return nothing, None
-        if self.probe is None:
+        if self.probe is None and not self._auto:
             return nothing, self._count(Update(Outcome.NO_PROBE))
         if optimizer is None:
             raise ValueError("the optimizer is needed for the vote: balancer(model, batch, optimizer).")
-        _check_kind("optimizer", optimizer, Optimizer)
-        finding = self.probe.find(model, batch, losses=self.domain_losses, optimizer=optimizer)
+        arguments.check_kind("optimizer", optimizer, Optimizer)
+        probe = self._probe_for(model, optimizer)
+        yields_scores = isinstance(probe, VoteProbe) and probe.yields_scores
+        finding = probe.find(model, batch, losses=self.domain_losses, optimizer=optimizer, held_out=held_out)
         if finding is None:
             return nothing, self._count(Update(Outcome.NOT_DUE))
-        return self._update(finding, model, batch)
+        return self._update(finding, model, batch, yields_scores=yields_scores)
 
-    def _update(self, finding: Finding, model: nn.Module, batch: Mapping[str, Tree]) -> tuple[Finding, Update]:
+    def _probe_for(self, model: nn.Module, optimizer: Optimizer) -> Probe:
+        """The probe; at the first call it may have to be chosen."""
+        if self.probe is None:
+            choice = choose_probe(self.weighting.statistic, model, self.domain_losses, optimizer)
+            self._choose(choice)
+        assert self.probe is not None  # noqa: S101
+        return self.probe
+
+    def _choose(self, choice: Choice) -> None:
+        self._choice = arguments.as_bytes(choice).to(self._outcomes.device)
+        self._set_probe(choice.make().to(self._outcomes.device))
+
+    def _set_probe(self, probe: Probe | None) -> None:
+        """Check that a probe provides what the weighting needs, and take it."""
+        if probe is not None:
+            arguments.check_kind("probe", probe, Probe)
+            _check_fit(self.weighting, probe)
+        if isinstance(probe, VoteProbe):
+            probe.scores_always = self._needs_scores
+        self.probe = probe
+        self._missed_votes = MissedVotes(gathers=probe is not None and probe.gathering is not None)
+
+    def _update(
+        self, finding: Finding, model: nn.Module, batch: Mapping[str, Tree], *, yields_scores: bool = False
+    ) -> tuple[Finding, Update]:
         """Let the weights follow the measurement, on all ranks alike."""
-        if not is_shared(self._group):
-            return finding, self._count(self.weighting.observe(finding.measurement))
-        domains_here = set(batch)
-        if self.probe is not None and self.probe.gathering is not None:
-            domains_here |= self.probe.gathering.kept.keys()
-        agreement = average_over_ranks(
-            finding.measurement,
-            in_batch=torch.tensor([name in domains_here for name in self.domains]),
-            group=self._group,
-            device=next(model.parameters()).device,
-        )
-        self._ranks_agreed = True
-        finding = replace(finding, measurement=agreement.measurement)
-        if agreement.ranks_apart:
-            return finding, self._count(Update(Outcome.RANKS_APART))
+        if is_shared(self._group):
+            device = next(model.parameters()).device
+            agreement = average_over_ranks(
+                finding.measurement, in_batch=self._domains_here(batch), group=self._group, device=device
+            )
+            scores = finding.scores
+            if yields_scores:
+                scores = average_scores(scores, len(self.domains), group=self._group, device=device)
+            self._ranks_agreed = True
+            finding = replace(finding, measurement=agreement.measurement, scores=scores)
+            if agreement.ranks_apart:
+                return finding, self._count(Update(Outcome.RANKS_APART))
+        finding = replace(finding, measurement=self._followed(finding))
         return finding, self._count(self.weighting.observe(finding.measurement))
+
+    def _domains_here(self, batch: Mapping[str, Tree]) -> Tensor:
+        """Which domains this rank holds samples of, in the batch or gathered."""
+        names = set(batch)
+        if self.probe is not None and self.probe.gathering is not None:
+            names |= self.probe.gathering.kept.keys()
+        return torch.tensor([name in names for name in self.domains])
+
+    def _followed(self, finding: Finding) -> Measurement:
+        """What the weighting follows, after the scores were judged and entered into the transfer matrix."""
+        if finding.scores is None or not finding.measurement.is_finite:
+            return finding.measurement
+        judged = self.judging(finding.scores)
+        worth = self.transfer.observe(judged, finding.scores.gradient_norms)
+        if self.weighting.statistic is Statistic.WORTH:
+            return worth
+        if self.weighting.statistic is Statistic.HYPOTHETICAL_LOSSES and self._needs_scores:
+            # Σ_j K ω_j J_ij: with equal importance a plain sum, as in the paper.
+            importance = len(self.domains) * self.transfer.importance.cpu()
+            return Measurement((judged[:-1].nan_to_num() * importance).sum(1), finding.measurement.present)
+        return finding.measurement
 
     def _count(self, update: Update) -> Update:
         """Count an outcome."""
@@ -235,40 +352,36 @@ class Balancer(nn.Module):
         self._missed_votes.note(update.outcome, self.tally)
         return update
 
+    def extra_repr(self) -> str:
+        """The probe that was chosen, and why, for `print(balancer)`."""
+        if not self._auto:
+            return ""
+        if not len(self._choice):
+            return "probe='auto', to be chosen at the first call"
+        kind, _, reason = arguments.from_bytes(self._choice)
+        return f"probe='auto': {kind}, because {reason}"
 
-def _refuse_other_checkpoints(module: Balancer, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Refuse a checkpoint of another format, of other domains, or of a weighting with other settings."""
-    saved_format: int | None = None
-    if f"{prefix}_format" in state:
-        saved_format = int(state[f"{prefix}_format"])
-    if saved_format != _FORMAT:
-        raise ValueError(f"the checkpoint of a balancer must have the format version {_FORMAT}; got {saved_format}.")
-    saved_signature = state.get(f"{prefix}_signature")
-    if saved_signature is None or torch.equal(saved_signature.cpu(), module._signature.cpu()):
+
+def _check_fit(weighting: Weighting, probe: Probe) -> None:
+    """Refuse a probe that does not provide what the weighting needs."""
+    needed = weighting.statistic
+    if needed is Statistic.WORTH:  # made of the scores of a vote
+        needed = Statistic.HYPOTHETICAL_LOSSES
+    if needed not in (Statistic.NOTHING, probe.statistic) or (
+        weighting.statistic is Statistic.WORTH and not isinstance(probe, VoteProbe)
+    ):
+        raise ValueError(
+            f"{type(weighting).__name__} needs {weighting.statistic.value}; "
+            f"{type(probe).__name__} provides {probe.statistic.value}."
+        )
+
+
+def _prepare_to_load(module: Balancer, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Refuse a checkpoint that does not fit; make the probe that was chosen when it was saved."""
+    arguments.check_checkpoint(state, prefix, module._signature)
+    choice = state.get(f"{prefix}_choice")
+    if choice is None:
         return
-    saved_domains, saved_weighting = json.loads(bytes(saved_signature.tolist()))
-    domains, weighting = json.loads(bytes(module._signature.tolist()))
-    if saved_domains != domains:
-        raise ValueError(f"the checkpoint weighs the domains {saved_domains}; this balancer {domains}.")
-    raise ValueError(f"the checkpoint is of {saved_weighting}; this balancer has {weighting}.")
-
-
-def _checked_names(domains: Sequence[str]) -> tuple[str, ...]:
-    if not isinstance(domains, Sequence) or isinstance(domains, str) or not all(isinstance(d, str) for d in domains):
-        raise TypeError(f"domains must be a sequence of names; got {domains!r}.")
-    if not domains or len(set(domains)) != len(domains):
-        raise ValueError(f"domains must be distinct names, at least one; got {domains!r}.")
-    return tuple(domains)
-
-
-def _check_kind(name: str, value: object, kind: type) -> None:
-    if not isinstance(value, kind):
-        form = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
-        raise TypeError(f"{name} must be an instance of {kind.__name__}; got {form}.")
-
-
-def _has_samples(name: str, domain_batch: Tree) -> bool:
-    try:
-        return count_samples(domain_batch) > 0
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"domain {name!r}: {error}") from None
+    module._choice = torch.zeros_like(choice, device=module._outcomes.device)
+    if module._auto and len(choice):
+        module._choose(Choice(*arguments.from_bytes(choice)))

@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -89,19 +89,19 @@ def _level_of_caller() -> int:
 
 @contextmanager
 def restored_on_error(
-    outcomes: Tensor, weighting: Weighting, probe: Probe | None, *, unless: Callable[[], bool]
+    own_tensors: Sequence[Tensor], weighting: Weighting, probe: Probe | None, *, unless: Callable[[], bool]
 ) -> Iterator[None]:
     """If a call raises, undo what it has counted and learned.
 
     What a probe has learned about the model, such as that gradients cannot be shared, stays true and is not undone.
 
     Args:
-        outcomes: the balancer's own counters.
+        own_tensors: the balancer's own counters, and what it has measured.
         weighting: its votes and weights.
         probe: its number of steps, and the samples it has gathered.
         unless: whether nothing may be undone any more, because other ranks have cast the same vote and keep it.
     """
-    tensors = [outcomes, *_state_tensors(weighting)]
+    tensors = [*own_tensors, *_state_tensors(weighting)]
     gathering: Gathering | None = None
     gathered: dict[str, Tree] = {}
     if probe is not None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from steelyard.measurement import Measurement
+from steelyard.measurement import Measurement, Scores
 
 Result = TypeVar("Result")
 
@@ -118,16 +118,58 @@ def average_over_ranks(
     return Agreement(Measurement(_domain_values(table, present), present.any(0)))
 
 
+def average_scores(
+    scores: Scores | None, domains: int, *, group: distributed.ProcessGroup | None, device: torch.device
+) -> Scores:
+    """One table of scores from those of all ranks, computed alike on every rank.
+
+    Each column is averaged as a measurement is: where ranks took steps for different domains, a score is taken as the
+    sum of a rank's level and a step's own part. The step for a gradient of zero, which every rank took, connects them.
+
+    Args:
+        scores: this rank's; `None` if it measured nothing.
+        domains: the number of domains.
+        group: the ranks.
+        device: where the model is.
+    """
+    table = torch.full((domains + 4, domains), torch.nan, dtype=torch.float64)
+    if scores is not None:
+        vectors = torch.stack([scores.before, scores.losses, scores.gradient_norms.square()])
+        table = torch.cat([scores.after, vectors])
+    tables = torch.stack(_gather_rows(table, group, device))
+    columns = [_average_column(tables[:, : domains + 1, column]) for column in range(domains)]
+    before, losses, square_norms = tables[:, domains + 1 :].nanmean(0)
+    return Scores(after=torch.stack(columns, dim=1), before=before, losses=losses, gradient_norms=square_norms.sqrt())
+
+
+def _average_column(table: Tensor) -> Tensor:
+    """One domain's scores after each step, from those of all ranks; NaN where no rank measured one."""
+    present = ~table.isnan()
+    comparing = present.sum(1) >= 2
+    table, present = table[comparing], present[comparing]
+    if not comparing.any() or not _connected(present):
+        return torch.full_like(table[:1].sum(0), torch.nan)
+    if (present == present[0]).all():
+        return table.mean(0)
+    return torch.where(present.any(0), _domain_values(table, present), torch.nan)
+
+
+def _gather_rows(table: Tensor, group: distributed.ProcessGroup | None, device: torch.device) -> list[Tensor]:
+    """Every rank's tensor of one shape, on the CPU."""
+    here = table.to(_meeting_device(group, device)).contiguous()
+    tables = [torch.empty_like(here) for _ in range(distributed.get_world_size(group))]
+    distributed.all_gather(tables, here, group=group)
+    return [gathered.cpu() for gathered in tables]
+
+
 def _gather(
     measurement: Measurement, in_batch: Tensor, group: distributed.ProcessGroup | None, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Every rank's values, measured domains and domains in the batch, one row each."""
     parts = [measurement.values.flatten(), measurement.present.double(), in_batch.double()]
-    row = torch.cat(parts).to(_meeting_device(group, device))
-    rows = [torch.empty_like(row) for _ in range(distributed.get_world_size(group))]
-    distributed.all_gather(rows, row, group=group)
+    rows = torch.stack(_gather_rows(torch.cat(parts), group, device))
     sizes = [len(part) for part in parts]
-    values, present, in_batches = torch.stack(rows).cpu().split_with_sizes(sizes, dim=1)
+    values, present, in_batches = rows.split_with_sizes(sizes, dim=1)
     return values.reshape(-1, *measurement.values.shape), present > 0, in_batches > 0
 
 

@@ -7,6 +7,7 @@ none is negative and they sum to 1.
 from steelyard.weighting.dirichlet_vote import DirichletVote
 from steelyard.weighting.dual_balancing import DualBalancing
 from steelyard.weighting.dynamic_weight_average import DynamicWeightAverage
+from steelyard.weighting.evidence import Evidence
 from steelyard.weighting.famo import FAMO
 from steelyard.weighting.fixed import Fixed
 from steelyard.weighting.from_gramian import FromGramian
@@ -24,6 +25,7 @@ __all__ = [
     "DirichletVote",
     "DualBalancing",
     "DynamicWeightAverage",
+    "Evidence",
     "Fixed",
     "FromGramian",
     "FromScalarizer",

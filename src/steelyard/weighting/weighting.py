@@ -13,6 +13,7 @@ _FEWEST_DOMAINS = {
     Statistic.NOTHING: 0,
     Statistic.LOSSES: 1,
     Statistic.HYPOTHETICAL_LOSSES: 2,
+    Statistic.WORTH: 2,
     Statistic.GRAMIAN: 2,
 }
 

@@ -1,0 +1,79 @@
+"""Which probe suits a model: the cheapest that measures the step and nothing else."""
+
+from typing import Any, NamedTuple
+
+from torch import nn
+from torch.optim import Optimizer
+
+from steelyard.measurement import Statistic
+from steelyard.probing import FirstOrder, Gramian, InnerLoop, Losses, Probe
+from steelyard.probing.optimizer_step import check_can_be_followed, innermost
+from steelyard.probing.sharing import CannotShareError, check_can_be_verified, check_modules, check_precision
+
+_WARM_UP = 100  # votes on each of the first steps, where later only each n-th step is measured
+_MANY_DOMAINS = 4
+_PROBES: dict[str, type[Probe]] = {"FirstOrder": FirstOrder, "Gramian": Gramian, "InnerLoop": InnerLoop}
+
+
+class Choice(NamedTuple):
+    """A probe to be made, and why it was chosen; plain values, so that a checkpoint can hold it.
+
+    Attributes:
+        kind: the name of the class.
+        arguments: of its constructor.
+        reason: why, in words.
+    """
+
+    kind: str
+    arguments: dict[str, Any]
+    reason: str
+
+    def make(self) -> Probe:
+        """The probe."""
+        return _PROBES[self.kind](**self.arguments)
+
+
+def choose_probe(statistic: Statistic, model: nn.Module, losses: Losses, optimizer: Optimizer) -> Choice:
+    """Choose the probe for a weighting that needs this statistic.
+
+    A first-order vote costs next to nothing where its gradients serve the outer step too. Where they cannot, a vote is
+    cast on each n-th step only, after a warm-up. A judge of the user's own may have no gradient, and batch normalisation
+    makes exact votes cheaper than first-order ones.
+    """
+    if statistic is Statistic.GRAMIAN:
+        return Choice("Gramian", {}, "the weighting needs gradients alone")
+    arguments: dict[str, Any] = {}
+    try:
+        check_can_be_followed(innermost(optimizer))
+    except TypeError:
+        arguments["step"] = "sgd"
+    domains = len(losses.domains)
+    batch_norm = any(_is_batch_norm(module) for module in model.modules())
+    if batch_norm or losses.have_judge:
+        every = max(8 if batch_norm else 4, 2 * domains)
+        arguments |= {"meta_test": "step", "every": every, "warm_up": _WARM_UP, "reuse": "detect"}
+        reason = "a judge of one's own need not have a gradient"
+        if batch_norm:
+            reason = "with batch normalisation exact votes cost least"
+        return Choice("InnerLoop", arguments, f"{reason}; every {every} steps, because a vote takes extra passes")
+    try:
+        check_modules(model)
+        check_precision(model)
+        check_can_be_verified(model, losses)
+    except CannotShareError as obstacle:
+        every = max(8, 2 * domains)
+        arguments |= {"every": every, "warm_up": _WARM_UP}
+        return Choice(
+            "FirstOrder", arguments, f"{obstacle}, so a vote takes extra passes, and is cast every {every} steps"
+        )
+    if domains > _MANY_DOMAINS:
+        arguments |= {"every": 4, "warm_up": _WARM_UP}
+        return Choice(
+            "FirstOrder", arguments, "a vote uses the outer step's gradients; every 4 steps, for many domains"
+        )
+    return Choice("FirstOrder", arguments, "a vote uses the outer step's gradients, and so is cast on every step")
+
+
+def _is_batch_norm(module: nn.Module) -> bool:
+    """Whether a module is batch normalisation in training mode."""
+    return isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training
