@@ -153,9 +153,7 @@ def run_one_by_one(
     return HalfPasses(losses, outputs, GradientRows.separate(rows), overflowed)
 
 
-def run_vmapped(
-    replica: Replica, halves: Mapping[str, Halves], leaves: Leaves, *, on_copy: bool = False
-) -> HalfPasses:
+def run_vmapped(replica: Replica, halves: Mapping[str, Halves], leaves: Leaves, *, on_copy: bool = False) -> HalfPasses:
     """One pass over all halves; raises whatever `vmap` raises.
 
     Args:

@@ -90,12 +90,12 @@ class SmallDomain(Spoiling):
 
     Args:
         share: Of the samples that are left, of at least 8.
-        quarter_turns: How far the images of this domain are turned, those for the test too: a domain that is small
+        sideways: Whether the images of this domain are rotated by 90°, those for the test too: a domain that is small
             and hard beside large and easy ones.
     """
 
     share: float = 1 / 20
-    quarter_turns: int = 0
+    sideways: bool = False
 
     def apply(self, domains: Mapping[str, DomainData], generator: torch.Generator) -> dict[str, DomainData]:
         """Return the domains, one of them small."""
@@ -105,17 +105,17 @@ class SmallDomain(Spoiling):
         size = max(_FEWEST, round(self.share * len(data.train.targets)))
         rows = torch.randperm(len(data.train.targets), generator=generator)[:size]
         spoiled[name] = DomainData(
-            train=self._turned(data.train.take(rows)),
-            validation=self._turned(data.validation),
-            test=self._turned(data.test),
+            train=self._rotated(data.train.take(rows)),
+            validation=self._rotated(data.validation),
+            test=self._rotated(data.test),
             fault=MILD,
         )
         return spoiled
 
-    def _turned(self, samples: Labelled) -> Labelled:
-        if self.quarter_turns == 0:
+    def _rotated(self, samples: Labelled) -> Labelled:
+        if not self.sideways:
             return samples
-        return Labelled(samples.inputs.rot90(self.quarter_turns, dims=(-2, -1)), samples.targets)
+        return Labelled(samples.inputs.rot90(dims=(-2, -1)), samples.targets)
 
 
 def _deal(
