@@ -9,12 +9,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import steelyard as sy
 from steelyard.errors import UserError
 from steelyard.experiments.problems.digits import Digits
 from steelyard.experiments.trials import __main__ as command
 from steelyard.experiments.trials import campaign, trial
 from steelyard.experiments.trials.campaign import run_trials
 from steelyard.experiments.trials.groups import GROUPS, Block
+from steelyard.experiments.trials.methods import build_balancer
 from steelyard.experiments.trials.results import RESULTS, format_result, parse_result, read_results
 from steelyard.experiments.trials.trial import Trial, build_network, draw_batches, run_trial
 
@@ -145,6 +147,10 @@ def test_a_failed_trial_does_not_stop_the_others(tmp_path, monkeypatch):
     [
         ({"optimizer": "lion"}, "optimizer must be one of sgd, adamw; got 'lion'"),
         ({"method": "luck"}, "method must be one of equal, .*; got 'luck'"),
+        ({"method": "evidence:caution"}, "method must be like evidence:caution=1,judge=task; got"),
+        ({"method": "evidence:luck=1"}, "setting of evidence must be one of rate, .*; got 'luck'"),
+        ({"method": "evidence:judge=me"}, "judge must be one of loss, bounded, task; got 'me'"),
+        ({"method": "evidence:rate=fast"}, "rate must be a number; got 'fast'"),
         ({"steps": 0}, "steps must be a whole number within 1 to"),
         ({"seed": -1}, "seed must be a whole number within 0 to"),
     ],
@@ -152,6 +158,17 @@ def test_a_failed_trial_does_not_stop_the_others(tmp_path, monkeypatch):
 def test_settings_that_cannot_be_are_refused(changes, message):
     with pytest.raises(UserError, match=message):
         replace(SHORT, **changes)
+
+
+def test_a_method_may_name_the_settings_of_evidence(monkeypatch):
+    monkeypatch.setattr(sy, "Evidence", dict, raising=False)
+    monkeypatch.setattr(sy, "Balancer", lambda domains, **settings: settings)
+    problem = Digits()
+    settings = build_balancer("evidence:rate=0.1,caution=1,judge=task,probe=exact", problem, problem.make(0))
+    assert settings["weighting"] == {"rate": 0.1, "caution": 1.0}
+    assert settings["judge"] == problem.judge
+    assert isinstance(settings["probe"], sy.InnerLoop)
+    assert build_balancer("evidence:judge=loss", problem, problem.make(0))["judge"] == "loss"
 
 
 def test_a_damaged_table_is_named(tmp_path):

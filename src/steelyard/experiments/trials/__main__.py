@@ -12,12 +12,12 @@ import tyro
 from steelyard.errors import UserError, one_line
 from steelyard.experiments.trials.campaign import TrialReport, run_trials
 from steelyard.experiments.trials.groups import GROUPS, Block
-from steelyard.experiments.trials.methods import METHODS
 from steelyard.experiments.trials.page import SUMMARY, summary_page
 from steelyard.experiments.trials.results import RESULTS, read_results, trials_to_do
 from steelyard.experiments.trials.trial import OPTIMIZERS, Trial
 from steelyard.files.atomic import write_text
 from steelyard.files.checks import check_choice
+from steelyard.processes.stopping import end_on_signals
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Trials:
     out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
     """The folder for the results."""
     methods: tuple[str, ...] = ("equal", "evidence")
-    """Which methods; `equal` is what the others are compared with."""
+    """Which methods; `equal` is what the others are compared with. For example `evidence:caution=1,judge=task`."""
     group: str = ""
     """All trials of a group, `choosing`, `confirming` or `drift`, instead of the five options that follow."""
     problems: tuple[str, ...] = ("digits",)
@@ -64,8 +64,6 @@ class Trials:
         return 2 if failed else 0
 
     def _trials(self) -> Iterator[Trial]:
-        for method in self.methods:
-            check_choice("method", method, tuple(METHODS))
         if self.group:
             check_choice("group", self.group, tuple(GROUPS))
         for block in GROUPS.get(self.group, self._blocks()):
@@ -97,6 +95,7 @@ def _say(line: str) -> None:
 
 def main() -> int:
     """Run the command and return its exit code: 0, or 2 with one line on stderr for a user's mistake."""
+    end_on_signals()
     command = tyro.cli(Trials, prog="python -m steelyard.experiments.trials")
     try:
         return command.run()
