@@ -1,0 +1,107 @@
+"""The methods that trials compare, by name.
+
+A name may also be `evidence:` with settings, so that these can be chosen: `evidence:caution=1,rate=0.1`. Numbers are
+arguments of `Evidence`; `judge=` is `loss`, `bounded` or `task`; `probe=` is `exact` or `first-order`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+import steelyard as sy
+from steelyard.errors import UserError
+from steelyard.experiments.problems.problem import DomainData, Problem
+from steelyard.files.checks import brief, check_choice, parse_number
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+Settings = dict[str, Any]
+"""Arguments of `Balancer` beside the domains and the loss."""
+
+BASELINE = "equal"
+"""The method that the others are compared with."""
+
+METHODS: dict[str, Callable[[Problem], Settings]] = {
+    BASELINE: lambda _: {"weighting": sy.Fixed(), "probe": None},
+    # The same weights, with a probe for the audit.
+    "equal-audited": lambda _: {"weighting": sy.Fixed(), "probe": sy.FirstOrder()},
+    "greedy-25": lambda _: {"weighting": sy.DirichletVote("greedy", window=25), "probe": sy.InnerLoop()},
+    "conservative-25": lambda _: {"weighting": sy.DirichletVote("conservative", window=25), "probe": sy.InnerLoop()},
+    "evidence": lambda _: {},
+    "evidence-loss": lambda _: {"judge": "loss"},
+    "evidence-task": lambda problem: {"judge": problem.judge},
+    "evidence-exact": lambda _: {"weighting": sy.Evidence(), "probe": sy.InnerLoop()},
+    "evidence-no-caution": lambda _: {"weighting": sy.Evidence(caution=0.0)},
+    "inverse-loss": lambda _: {"weighting": sy.LogLoss()},
+}
+
+_WITH_SETTINGS = "evidence:"
+_NUMBERS = ("rate", "caution", "forgetting", "floor", "dead_zone")
+_WORDS = {"judge": ("loss", "bounded", "task"), "probe": ("exact", "first-order")}
+
+
+def check_method(name: str) -> None:
+    """Refuse a name that no method has.
+
+    Raises:
+        UserError: There is no such method, or it has no such setting.
+    """
+    if name.startswith(_WITH_SETTINGS):
+        _parse_settings(name)
+    else:
+        check_choice("method", name, tuple(METHODS))
+
+
+def build_balancer(method: str, problem: Problem, domains: Mapping[str, DomainData]) -> sy.Balancer:
+    """Return a balancer that weighs the domains' losses by a method.
+
+    Raises:
+        UserError: There is no such method.
+    """
+    check_method(method)
+    if method.startswith(_WITH_SETTINGS):
+        settings = _evidence(_parse_settings(method), problem)
+    else:
+        settings = METHODS[method](problem)
+    return sy.Balancer(tuple(domains), loss=_losses(problem, domains), **settings)
+
+
+def _parse_settings(name: str) -> dict[str, float | str]:
+    """Return the settings in a method's name.
+
+    Raises:
+        UserError: One of them cannot be read.
+    """
+    settings: dict[str, float | str] = {}
+    for text in name.removeprefix(_WITH_SETTINGS).split(","):
+        key, separator, value = text.partition("=")
+        if key in settings or not separator:
+            raise UserError(f"method must be like evidence:caution=1,judge=task; got {brief(name)}.")
+        check_choice("setting of evidence", key, (*_NUMBERS, *_WORDS))
+        if key in _WORDS:
+            check_choice(key, value, _WORDS[key])
+            settings[key] = value
+        else:
+            settings[key] = parse_number(key, value)
+    return settings
+
+
+def _evidence(chosen: Mapping[str, float | str], problem: Problem) -> Settings:
+    numbers = {key: value for key, value in chosen.items() if key in _NUMBERS}
+    settings: Settings = {"weighting": sy.Evidence(**numbers)}
+    if "judge" in chosen:
+        settings["judge"] = problem.judge if chosen["judge"] == "task" else chosen["judge"]
+    if "probe" in chosen:
+        settings["probe"] = sy.InnerLoop() if chosen["probe"] == "exact" else sy.FirstOrder()
+    return settings
+
+
+def _losses(problem: Problem, domains: Mapping[str, DomainData]) -> Loss | dict[str, Loss]:
+    """Return one loss for all domains, or one for each where their factors differ."""
+    if all(data.loss_factor == 1 for data in domains.values()):
+        return problem.loss
+    return {name: _scaled(problem.loss, data.loss_factor) for name, data in domains.items()}
+
+
+def _scaled(loss: Loss, factor: float) -> Loss:
+    return lambda outputs, targets: factor * loss(outputs, targets)

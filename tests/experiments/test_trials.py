@@ -1,0 +1,212 @@
+"""Trials: paired, deterministic, resumed from their table."""
+
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import steelyard as sy
+from steelyard.errors import UserError
+from steelyard.experiments.problems.digits import Digits
+from steelyard.experiments.trials import __main__ as command
+from steelyard.experiments.trials import campaign, trial
+from steelyard.experiments.trials.campaign import run_trials
+from steelyard.experiments.trials.groups import GROUPS, Block
+from steelyard.experiments.trials.methods import build_balancer
+from steelyard.experiments.trials.results import RESULTS, format_result, parse_result, read_results
+from steelyard.experiments.trials.trial import Trial, build_network, draw_batches, run_trial
+
+SHORT = Trial(problem="digits", variant="noisy", optimizer="sgd", steps=4, method="equal", seed=7)
+METHODS = ("equal", "greedy-25", "conservative-25")
+
+
+def rows(results) -> list[dict[str, str]]:
+    """The cells of results, without the time."""
+    return [format_result(results[key]) | {"seconds": ""} for key in sorted(results)]
+
+
+def short_trials() -> list[Trial]:
+    block = Block(problem="digits", seeds=(0, 2), variants=("plain", "noisy"), optimizers=("sgd",), steps=3)
+    return list(block.trials(("equal", "greedy-25")))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_the_same_trial_gives_the_same_result(method, optimizer):
+    settings = replace(SHORT, method=method, optimizer=optimizer)
+    torch.rand(3)  # the global generator must not matter
+    first = run_trial(settings)
+    torch.rand(5)
+    again = run_trial(settings)
+    assert replace(first, seconds=0) == replace(again, seconds=0)
+    assert first.trial == settings
+    assert first.score == pytest.approx(sum(first.scores.values()) / 3)
+
+
+def test_methods_are_paired(monkeypatch):
+    seen = {}
+
+    def record(model, balancer, optimizer, batches):
+        weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+        seen.setdefault("weights", []).append(weights)
+        seen.setdefault("batches", []).append(torch.stack([batch["left"][0].sum() for batch in batches]))
+
+    monkeypatch.setattr(trial, "train", record)
+    results = [run_trial(replace(SHORT, method=method)) for method in METHODS]
+    for values in seen.values():
+        assert all(torch.equal(values[0], others) for others in values[1:])
+    assert results[0].scores == results[1].scores == results[2].scores
+
+
+def test_equal_weights_are_a_plain_loop():
+    problem, domains = Digits(), Digits().make(SHORT.seed, SHORT.variant)
+    model = build_network(problem, SHORT.seed)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in draw_batches(problem, domains, SHORT):
+        loss = sum(problem.loss(model(inputs), targets) for inputs, targets in batch.values()) / 3
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    scores = {name: trial.score(problem, model, domain.test) for name, domain in domains.items()}
+    assert run_trial(SHORT).scores == pytest.approx(scores, abs=0.01)
+
+
+def test_the_factor_of_a_loss_reaches_the_balancer(monkeypatch):
+    losses = {}
+
+    def record(model, balancer, optimizer, batches):
+        losses.update(balancer(model, next(batches), optimizer) and balancer.last.losses)
+
+    monkeypatch.setattr(trial, "train", record)
+    run_trial(replace(SHORT, variant="plain"))
+    plain = dict(losses)
+    run_trial(replace(SHORT, variant="scaled"))
+    factors = sorted(float(losses[name] / plain[name]) for name in plain)
+    assert factors == pytest.approx([0.1, 1, 10], rel=1e-5)
+
+
+def test_flags_of_the_audit_are_recorded():
+    flag = SimpleNamespace(domain="left", kind="noisy labels")
+    audited = SimpleNamespace(probe=object(), audit=lambda: SimpleNamespace(flags=[flag]))
+    assert trial._flags(audited) == (("left", "noisy labels"),)
+    assert run_trial(SHORT).flags is None
+
+
+def test_a_row_holds_the_whole_result():
+    result = replace(run_trial(SHORT), flags=(("left", "noisy labels"), ("left", "harms others")))
+    again = parse_result(format_result(result))
+    assert again.trial == result.trial
+    assert again.flags == result.flags
+    assert again.faults == result.faults
+    assert again.scores == pytest.approx(result.scores, abs=1e-6)
+    assert parse_result(format_result(replace(result, flags=()))).flags == ()
+    assert parse_result(format_result(replace(result, flags=None))).flags is None
+
+
+def test_interrupted_and_resumed_equals_uninterrupted(tmp_path):
+    trials = short_trials()
+    assert len(list(run_trials(trials, tmp_path / "whole"))) == len(trials)
+    first = run_trials(trials, tmp_path / "parts")
+    for _ in range(3):
+        next(first)
+    first.close()
+    assert len(read_results(tmp_path / "parts" / RESULTS)) == 3
+    assert len(list(run_trials(reversed(trials), tmp_path / "parts"))) == len(trials) - 3
+    parts, whole = (read_results(tmp_path / name / RESULTS) for name in ("parts", "whole"))
+    assert rows(parts) == rows(whole)
+    assert list(parts) == sorted(trials)
+    assert list(run_trials(trials, tmp_path / "parts")) == []
+
+
+def test_two_workers_give_the_same_results(tmp_path):
+    trials = short_trials()[:4]
+    assert not [report for report in run_trials(trials, tmp_path / "one") if report.message]
+    assert not [report for report in run_trials(trials, tmp_path / "two", workers=2) if report.message]
+    one, two = (read_results(tmp_path / name / RESULTS) for name in ("one", "two"))
+    assert rows(one) == rows(two)
+
+
+def test_a_failed_trial_does_not_stop_the_others(tmp_path, monkeypatch):
+    def run(settings, data):
+        if settings.method == "equal":
+            raise RuntimeError("no luck")
+        return run_trial(settings, data)
+
+    monkeypatch.setattr(campaign, "run_trial", run)
+    messages = [report.message for report in run_trials(short_trials(), tmp_path)]
+    assert sorted(set(messages)) == ["", "unexpected RuntimeError: no luck"]
+    assert {key.method for key in read_results(tmp_path / RESULTS)} == {"greedy-25"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"optimizer": "lion"}, "optimizer must be one of sgd, adamw; got 'lion'"),
+        ({"method": "luck"}, "method must be one of equal, .*; got 'luck'"),
+        ({"method": "evidence:caution"}, "method must be like evidence:caution=1,judge=task; got"),
+        ({"method": "evidence:luck=1"}, "setting of evidence must be one of rate, .*; got 'luck'"),
+        ({"method": "evidence:judge=me"}, "judge must be one of loss, bounded, task; got 'me'"),
+        ({"method": "evidence:rate=fast"}, "rate must be a number; got 'fast'"),
+        ({"steps": 0}, "steps must be a whole number within 1 to"),
+        ({"seed": -1}, "seed must be a whole number within 0 to"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(changes, message):
+    with pytest.raises(UserError, match=message):
+        replace(SHORT, **changes)
+
+
+def test_a_method_may_name_the_settings_of_evidence(monkeypatch):
+    monkeypatch.setattr(sy, "Evidence", dict, raising=False)
+    monkeypatch.setattr(sy, "Balancer", lambda domains, **settings: settings)
+    problem = Digits()
+    settings = build_balancer("evidence:rate=0.1,caution=1,judge=task,probe=exact", problem, problem.make(0))
+    assert settings["weighting"] == {"rate": 0.1, "caution": 1.0}
+    assert settings["judge"] == problem.judge
+    assert isinstance(settings["probe"], sy.InnerLoop)
+    assert build_balancer("evidence:judge=loss", problem, problem.make(0))["judge"] == "loss"
+
+
+def test_a_damaged_table_is_named(tmp_path):
+    result = format_result(run_trial(SHORT))
+    (tmp_path / RESULTS).write_text(",".join(result) + "\n" + ",".join({**result, "scores": "left"}.values()))
+    with pytest.raises(UserError, match=r"results.csv, line 2: scores must have the form name=value;name=value"):
+        read_results(tmp_path / RESULTS)
+
+
+def test_no_seed_is_in_two_groups():
+    seeds = {}
+    for group in ("choosing", "confirming"):
+        for block in GROUPS[group]:
+            seeds.setdefault(group, set()).update(range(*block.seeds))
+    assert not seeds["choosing"] & seeds["confirming"]
+    assert all(max(group) < 1000 for group in seeds.values())
+
+
+def test_a_block_names_a_variant_that_is_none():
+    with pytest.raises(UserError, match="variant of digits must be one of plain"):
+        list(Block(problem="digits", seeds=(0, 1), variants=("burnt",)).trials(METHODS))
+
+
+def test_the_command_writes_a_summary(tmp_path, capsys):
+    arguments = {"problems": ("digits",), "variants": ("plain",), "optimizers": ("sgd",), "seeds": (0, 2), "steps": 2}
+    trials = command.Trials(out=tmp_path, methods=("equal", "greedy-25"), **arguments)
+    assert trials.run() == 0
+    assert "(4 of 4" in capsys.readouterr().err
+    assert "| digits | plain | sgd | 2 | greedy-25 | 2 | " in (tmp_path / "summary.md").read_text()
+
+
+def test_a_mistake_at_the_command_line_is_one_line(tmp_path):
+    call = [sys.executable, "-m", "steelyard.experiments.trials", str(tmp_path), "--problems", "heart"]
+    out = subprocess.run(call, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2] / "src")
+    assert out.returncode == 2
+    assert out.stderr == "trials: the problem heart needs a folder of data; name it with --data.\n"
+
+
+def test_a_trial_is_named_by_its_settings():
+    assert str(SHORT) == "digits noisy sgd 4 equal 7"
+    assert list(asdict(SHORT)) == ["problem", "variant", "optimizer", "steps", "method", "seed"]

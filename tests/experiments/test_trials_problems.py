@@ -1,0 +1,181 @@
+"""Problems and how they are spoiled."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+import torch
+
+from steelyard.errors import UserError
+from steelyard.experiments.problems.catalogue import NAMES, problem_named
+from steelyard.experiments.problems.classification import accuracy, area_under_curve, mean_error
+from steelyard.experiments.problems.digits import Digits
+from steelyard.experiments.problems.heart import FINDINGS, HOSPITALS
+from steelyard.experiments.problems.problem import DomainData, Labelled
+from steelyard.experiments.problems.reviews import FOUR_KINDS
+from steelyard.experiments.problems.spoiling import NoisyLabels, ScaledLosses, SmallDomain
+
+SPOILED = [variant for variant in Digits().variants if variant != "plain"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """A folder with made-up reviews and patients, in the form of the real ones."""
+    folder = tmp_path_factory.mktemp("data")
+    for name in ("fdu-mtl", "heart"):
+        (folder / name).mkdir()
+    for kind in FOUR_KINDS:
+        for part, count in (("train", 260), ("test", 20)):
+            lines = [f"{number % 2}\t{('bad', 'good')[number % 2]} {kind} {number}\n" for number in range(count)]
+            (folder / "fdu-mtl" / f"{kind}.{part}.tsv.gz").write_bytes(gzip.compress("".join(lines).encode()))
+    for hospital in HOSPITALS:
+        lines = [",".join((*FINDINGS, "target"))]
+        for number in range(40):
+            cells = [str((number + column) % 7) for column in range(len(FINDINGS))]
+            cells[number % len(FINDINGS)] = ("?", "")[number % 2]
+            lines.append(",".join((*cells, str(number % 3))))
+        (folder / "heart" / f"{hospital}.csv").write_text("\n".join(lines))
+    return folder
+
+
+def same(first: Labelled, second: Labelled) -> bool:
+    return torch.equal(first.inputs, second.inputs) and torch.equal(first.targets, second.targets)
+
+
+def toy(domains: int = 4, size: int = 400) -> dict[str, DomainData]:
+    part = Labelled(torch.arange(size), torch.arange(size) % 10)
+    return {f"domain-{number}": DomainData(train=part, validation=part, test=part) for number in range(domains)}
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_the_same_seed_gives_the_same_samples_and_another_seed_others():
+    first, again, other = Digits().make(3, "noisy"), Digits().make(3, "noisy"), Digits().make(4, "noisy")
+    for name in first:
+        assert same(first[name].train, again[name].train)
+        assert same(first[name].validation, again[name].validation)
+        assert not same(first[name].train, other[name].train)
+
+
+@pytest.mark.parametrize("variant", SPOILED)
+def test_test_samples_are_not_spoiled(variant):
+    plain, spoiled = Digits().make(5), Digits().make(5, variant)
+    rotated = 0
+    for name, domain in spoiled.items():
+        assert torch.equal(domain.test.targets, plain[name].test.targets)
+        if not same(domain.test, plain[name].test):
+            assert torch.equal(domain.test.inputs, plain[name].test.inputs.rot90(1, (1, 2)))
+            rotated += 1
+    assert rotated == (variant == "small")  # the small domain is another one: its images lie on their side
+    assert any(domain.fault for domain in spoiled.values())
+
+
+@pytest.mark.parametrize("variant", SPOILED)
+def test_the_seed_chooses_which_domain_is_spoiled(variant):
+    spoiled = set()
+    for seed in range(12):
+        domains = Digits().make(seed, variant)
+        largest = max(domains, key=lambda name: (domains[name].fault != "", domains[name].loss_factor))
+        if variant == "noisy":
+            largest = next(name for name in domains if domains[name].fault == "noise")
+        spoiled.add(largest)
+    assert spoiled == set(Digits().make(0))
+
+
+def test_no_image_is_in_two_parts():
+    sizes = 0
+    for domain in Digits().make(0).values():
+        sizes += sum(len(part.targets) for part in (domain.train, domain.validation, domain.test))
+        rows = torch.cat([part.inputs for part in (domain.train, domain.validation, domain.test)]).flatten(1)
+        assert len(rows.unique(dim=0)) == len(rows)
+    assert sizes == 1797
+
+
+def test_noise_replaces_the_stated_share_of_labels():
+    spoiled = NoisyLabels((0.5, 1.0)).apply(toy(), seeded(0))
+    wrong = sorted(float((data.train.targets != torch.arange(400) % 10).double().mean()) for data in spoiled.values())
+    assert wrong[:2] == [0, 0]
+    assert wrong[2] == pytest.approx(0.45, abs=0.04)  # a tenth of the random labels is right by chance
+    assert wrong[3] == pytest.approx(0.90, abs=0.04)
+    assert sorted(data.fault for data in spoiled.values()) == ["", "", "noise", "noise"]
+
+
+def test_only_large_factors_are_a_fault_that_an_audit_should_see():
+    spoiled = ScaledLosses((30.0, 0.01, 10.0)).apply(toy(), seeded(0)).values()
+    faults = {data.loss_factor: data.fault for data in spoiled}
+    assert faults == {30.0: "scale", 0.01: "scale", 10.0: "mild", 1.0: ""}
+
+
+@pytest.mark.parametrize(("size", "left"), [(400, 20), (100, 8)])
+def test_a_small_domain_has_a_twentieth_and_at_least_eight(size, left):
+    spoiled = SmallDomain().apply(toy(size=size), seeded(0)).values()
+    assert sorted(len(data.train.targets) for data in spoiled) == [left, size, size, size]
+    assert all(len(data.test.targets) == size for data in spoiled)
+
+
+@pytest.mark.parametrize("name", ["reviews-4", "heart"])
+def test_problems_from_a_folder_fit_their_networks(name, data):
+    problem = problem_named(name, data)
+    assert len(problem.make(0)) == 4
+    for domain in problem.make(0, "noisy").values():
+        outputs = problem.build_model()(domain.test.inputs).detach()
+        assert outputs.isfinite().all()
+        assert 0 <= problem.score(outputs, domain.test.targets) <= 1
+        assert 0 < problem.judge(outputs, domain.test.targets) < 1
+        assert problem.loss(outputs, domain.test.targets) > 0
+
+
+def test_missing_findings_are_the_mean_and_said_to_be_missing(data):
+    domain = problem_named("heart", data).make(0)["va"]
+    findings, missing = domain.train.inputs.split(len(FINDINGS), dim=1)
+    assert (missing.sum(1) == 1).all()
+    assert (findings[missing.bool()] == 0).all()
+
+
+@pytest.mark.parametrize(("name", "file"), [("reviews-16", "apparel.train.tsv.gz"), ("heart", "cleveland.csv")])
+def test_absent_data_are_named_in_one_line(name, file, data, tmp_path):
+    folder = data if name == "reviews-16" else tmp_path
+    with pytest.raises(UserError, match=rf"{file}: there is no such file; the problem needs it\.$"):
+        problem_named(name, folder).make(0)
+    with pytest.raises(UserError, match="needs a folder of data; name it with --data"):
+        problem_named(name)
+
+
+def test_damaged_data_are_named_in_one_line(tmp_path):
+    (tmp_path / "fdu-mtl").mkdir()
+    (tmp_path / "heart").mkdir()
+    reviews = tmp_path / "fdu-mtl" / "books.train.tsv.gz"
+    reviews.write_bytes(b"no gzip")
+    with pytest.raises(UserError, match=r"books.train.tsv.gz: is damaged\.$"):
+        problem_named("reviews-4", tmp_path).make(0)
+    reviews.write_bytes(gzip.compress(b"good\tnice\n"))
+    with pytest.raises(UserError, match=r"every line must be 0 or 1, a tab and a text\.$"):
+        problem_named("reviews-4", tmp_path).make(0)
+    (tmp_path / "heart" / "cleveland.csv").write_text("age,target\n60,1\n")
+    with pytest.raises(UserError, match="must have one column 'sex'"):
+        problem_named("heart", tmp_path).make(0)
+
+
+def test_names_that_are_none_are_refused():
+    with pytest.raises(UserError, match=f"problem must be one of {', '.join(NAMES)}; got 'letters'"):
+        problem_named("letters")
+    with pytest.raises(UserError, match="variant of digits must be one of plain, noisy"):
+        Digits().make(0, "burnt")
+
+
+def test_metrics_by_hand():
+    logits = torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.0, 3.0], [1.0, 0.0]])
+    targets = torch.tensor([0, 1, 0, 1])
+    assert accuracy(logits, targets) == 0.5
+    assert area_under_curve(logits, targets) == 0.5  # of four pairs, (−2, 1) and (−2, −1) are in order
+    certain = torch.tensor([[100.0, 0.0], [100.0, 0.0]])
+    assert float(mean_error(certain, torch.tensor([0, 1]))) == pytest.approx(0.5)
+
+
+def test_a_diverged_network_scores_as_a_useless_one():
+    logits = torch.full((4, 2), torch.nan)
+    targets = torch.tensor([0, 1, 0, 1])
+    assert accuracy(logits, targets) == 0
+    assert area_under_curve(logits, targets) == 0.5
