@@ -27,6 +27,7 @@ from steelyard.weighting.dirichlet_vote import Choice as VoteChoice
 
 _UNMEASURED = (Statistic.NOTHING, Statistic.LOSSES)  # what needs no probe
 _JUDGES = ("bounded", "loss")
+_OUTLIER = 3.0  # a ratio of gradients' sizes to their median above this, or below its inverse, is an outlier's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,8 +179,10 @@ class Balancer(nn.Module):
         weights = self.weighting.weights()
         if self.weighting.statistic is Statistic.WORTH:
             # What the weighting gives are shares of the update; the weight of a loss is its share by its gradients' size.
-            scaled = torch.tensor(weights, dtype=torch.float64) / self.transfer.gradient_scale.cpu()
-            weights = tuple((scaled / scaled.sum()).tolist())
+            shares, scale = torch.tensor(weights, dtype=torch.float64), self.transfer.gradient_scale.cpu()
+            # They sum to 1 unless a scale is an outlier, which must not change the size of the whole step.
+            total = (shares / scale.clamp(1 / _OUTLIER, _OUTLIER)).sum()
+            weights = tuple((shares / scale / total).tolist())
         return dict(zip(self.domains, weights, strict=True))
 
     @property

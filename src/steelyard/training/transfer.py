@@ -47,7 +47,7 @@ class Transfer(nn.Module):
     @property
     def mean(self) -> Tensor:
         """The mean of T over the votes; NaN where nothing was measured."""
-        return torch.where(self.count > 0, self.moments[1], torch.nan)[:, :-1]
+        return torch.where(self.moments[0] > 0, self.moments[1], torch.nan)[:, :-1]
 
     @property
     def standard_error(self) -> Tensor:
