@@ -2,14 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import NormalDist
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from steelyard.training.transfer import Transfer
 
 Kind = Literal["noisy labels", "harms others", "out of scale", "starved"]
+
+_FEWEST_VOTES = 50  # before transfer says anything
+_LEVEL = 0.01  # of an error, for all domains and both flags about transfer together
+_OUT_OF_SCALE = 10.0  # times the median size of gradients, or a tenth of it
+_RARE = 0.2  # part of the batches that a domain is present in
+_SMALL_SHARE = 0.2  # of an equal share of the update
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,27 +35,70 @@ class Flag:
 
 @dataclass(frozen=True, kw_only=True)
 class DomainAudit:
-    """What was measured about one domain."""
+    """What was measured about one domain. Transfer is a change of judged scores by a step; negative helps.
+
+    Attributes:
+        name: of the domain.
+        weight: of its loss now.
+        share: of the update now.
+        gradients: the size of its gradients relative to the median.
+        own: what its steps do to itself, on samples that the step was not taken from.
+        given: what its steps do to the others, weighted by importance.
+        received: what the others' steps do to it, on average.
+        presence: the part of the batches that hold samples of it.
+        votes: the number of votes with a step for it.
+    """
 
     name: str
     weight: float
     share: float
-    scale: float
+    gradients: float
+    own: float
     given: float
     received: float
-    own: float
     presence: float
+    votes: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
+    """What a balancer measured about its domains; `print` shows it as a table.
+
+    Attributes:
+        domains: one entry for each domain.
+        transfer: entry (i, j) is the mean change of the judged score of domain j by a step for domain i, or NaN.
+        standard_error: of these means.
+        flags: what deserves a look, with the evidence.
+    """
+
     domains: tuple[DomainAudit, ...]
-    flags: tuple[Flag, ...]
     transfer: tuple[tuple[float, ...], ...]
     standard_error: tuple[tuple[float, ...], ...]
+    flags: tuple[Flag, ...]
 
     def as_dict(self) -> dict[str, Any]:
+        """The same as plain values, for JSON."""
         return asdict(self)
+
+    def __str__(self) -> str:
+        header = ("domain", "weight", "share", "gradients", "own", "to others", "from others", "present", "votes")
+        rows: list[tuple[str, ...]] = [header]
+        for domain in self.domains:
+            transfers = [f"{value:+.2e}" for value in (domain.own, domain.given, domain.received)]
+            numbers = [f"{domain.weight:.3f}", f"{domain.share:.3f}", f"{domain.gradients:.2f}x", *transfers]
+            rows.append((domain.name, *numbers, f"{domain.presence:.0%}", str(domain.votes)))
+        widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
+        lines = []
+        for row in rows:
+            cells = [row[0].ljust(widths[0])]
+            cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+            lines.append("  ".join(cells))
+        lines += ["", "own, to others, from others: change of the judged score by one step; negative helps."]
+        for flag in self.flags:
+            lines.append(f"{flag.domain}: {flag.kind}. {flag.evidence}")
+        if not self.flags:
+            lines.append("No domain is flagged.")
+        return "\n".join(lines)
 
 
 def audit_domains(
@@ -60,4 +109,81 @@ def audit_domains(
     shares: Mapping[str, float],
     presences: Sequence[float],
 ) -> Audit:
-    return Audit(domains=(), flags=(), transfer=(), standard_error=())
+    """Audit the domains by what was measured so far.
+
+    Args:
+        domains: their names.
+        transfer: what was measured.
+        weights: of the losses now.
+        shares: of the update now.
+        presences: for each domain the part of the batches that hold samples of it.
+    """
+    means, errors = transfer.mean.cpu(), transfer.standard_error.cpu()
+    norms = transfer.gradient_norms.cpu()
+    ratios = norms / norms.nanmedian()
+    given = transfer.given.cpu()
+    entries = []
+    for number, name in enumerate(domains):
+        others = [index for index in range(len(domains)) if index != number]
+        entry = DomainAudit(
+            name=name,
+            weight=weights[name],
+            share=shares[name],
+            gradients=float(ratios[number]),
+            own=float(means[number, number]),
+            given=float(given[0, number]),
+            received=float(means[others, number].nanmean()),
+            presence=presences[number],
+            votes=int(transfer.count[number].max()),
+        )
+        entries.append(entry)
+    flags = _transfer_flags(entries, own_errors=errors.diagonal(), given_errors=given[1])
+    flags += _size_flags(entries)
+    return Audit(
+        domains=tuple(entries),
+        transfer=tuple(map(tuple, means.tolist())),
+        standard_error=tuple(map(tuple, errors.tolist())),
+        flags=tuple(flags),
+    )
+
+
+def _transfer_flags(entries: Sequence[DomainAudit], *, own_errors: Tensor, given_errors: Tensor) -> list[Flag]:
+    """Domains whose steps do not help themselves while others' do, or harm the others."""
+    # One-sided, and corrected for two questions about each domain (Bonferroni).
+    threshold = NormalDist().inv_cdf(1 - _LEVEL / (2 * len(entries)))
+    measured = [entry for entry in entries if entry.votes >= _FEWEST_VOTES]
+    own = {entry.name: entry.own / float(error) for entry, error in zip(entries, own_errors, strict=True)}
+    given = {entry.name: entry.given / float(error) for entry, error in zip(entries, given_errors, strict=True)}
+    flags = []
+    for entry in measured:
+        others = [other.name for other in measured if other is not entry]
+        helped = [name for name in others if own[name] < -threshold]
+        if others and len(helped) * 2 >= len(others) and not own[entry.name] < -threshold:
+            evidence = (
+                f"Its steps are not shown to help itself on other samples of its own ({entry.own:+.1e}, "
+                f"{own[entry.name]:+.1f} standard errors), while those of {len(helped)} of the {len(others)} others do "
+                "help themselves. Look at its labels, or at how few samples it has."
+            )
+            flags.append(Flag(domain=entry.name, kind="noisy labels", evidence=evidence))
+        if given[entry.name] > threshold:
+            evidence = (
+                f"Its steps make the others worse ({entry.given:+.1e}, {given[entry.name]:+.1f} standard errors)."
+            )
+            flags.append(Flag(domain=entry.name, kind="harms others", evidence=evidence))
+    return flags
+
+
+def _size_flags(entries: Sequence[DomainAudit]) -> list[Flag]:
+    """Domains with gradients of another size, few batches or a small share of the update."""
+    flags = []
+    for entry in entries:
+        if entry.gradients > _OUT_OF_SCALE or entry.gradients < 1 / _OUT_OF_SCALE:
+            evidence = f"Its gradients are {entry.gradients:.3g} times as large as the median domain's."
+            flags.append(Flag(domain=entry.name, kind="out of scale", evidence=evidence))
+        if entry.presence < _RARE:
+            evidence = f"It is present in {entry.presence:.0%} of the batches."
+            flags.append(Flag(domain=entry.name, kind="starved", evidence=evidence))
+        elif entry.share < _SMALL_SHARE / len(entries):
+            evidence = f"Its share of the update is {entry.share:.1%}, and an equal one {1 / len(entries):.1%}."
+            flags.append(Flag(domain=entry.name, kind="starved", evidence=evidence))
+    return flags

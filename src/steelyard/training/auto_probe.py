@@ -37,8 +37,8 @@ def choose_probe(statistic: Statistic, model: nn.Module, losses: Losses, optimiz
     """Choose the probe for a weighting that needs this statistic.
 
     A first-order vote costs next to nothing where its gradients serve the outer step too. Where they cannot, a vote is
-    cast on each n-th step only, after a warm-up. A judge of the user's own may have no gradient, and batch normalisation
-    makes exact votes cheaper than first-order ones.
+    cast on each n-th step only, after a warm-up. A judge of the user's own may have no gradient, so it is judged
+    exactly. With batch normalisation exact votes are the cheaper ones.
     """
     if statistic is Statistic.GRAMIAN:
         return Choice("Gramian", {}, "the weighting needs gradients alone")

@@ -18,14 +18,14 @@ class Judging(nn.Module):
     """
 
     first_losses: Tensor
-    """L0; NaN until a domain's first vote."""
+    """L0; 0 until a domain's first vote."""
     negative: Tensor
     """For each domain whether its loss was ever negative."""
 
     def __init__(self, domains: int, *, bounded: bool) -> None:
         super().__init__()
         self.bounded = bounded
-        self.register_buffer("first_losses", torch.full((domains,), torch.nan, dtype=torch.float64))
+        self.register_buffer("first_losses", torch.zeros(domains, dtype=torch.float64))
         self.register_buffer("negative", torch.zeros(domains, dtype=torch.bool))
 
     def forward(self, scores: Scores) -> Tensor:
@@ -39,7 +39,7 @@ class Judging(nn.Module):
         slope = torch.exp(-scores.before / scale) / scale
         expanded = 1 - torch.exp(-scores.before / scale) + slope * (scores.after - scores.before)
         judged = torch.where(scores.before.isnan(), bounded, expanded)
-        unbounded = self.negative.cpu() | scale.isnan()
+        unbounded = self.negative.cpu() | (scale == 0)
         return torch.where(unbounded, scores.after, judged)
 
     def _note(self, scores: Scores) -> None:
@@ -49,7 +49,7 @@ class Judging(nn.Module):
         # A domain that is judged and has no step has no loss of its own; its score after the zero step serves.
         levels = torch.where(levels.isnan(), zero_step, levels).to(self.first_losses.device)
         self.negative |= levels < 0
-        unseen = self.first_losses.isnan() & (levels > 0)
+        unseen = (self.first_losses == 0) & (levels > 0)
         self.first_losses[unseen] = levels[unseen]
 
     def extra_repr(self) -> str:

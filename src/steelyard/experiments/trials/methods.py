@@ -87,7 +87,7 @@ def _parse_settings(name: str) -> dict[str, float | str]:
 
 
 def _evidence(chosen: Mapping[str, float | str], problem: Problem) -> Settings:
-    numbers = {key: value for key, value in chosen.items() if key in _NUMBERS}
+    numbers = {key: float(value) for key, value in chosen.items() if key in _NUMBERS}
     settings: Settings = {"weighting": sy.Evidence(**numbers)}
     if "judge" in chosen:
         settings["judge"] = problem.judge if chosen["judge"] == "task" else chosen["judge"]

@@ -117,7 +117,7 @@ def run_trial(trial: Trial, data: Path | None = None) -> TrialResult:
         validation=validation,
         scores=scores,
         weights=balancer.weights,
-        shares=getattr(balancer, "shares", balancer.weights),
+        shares=balancer.shares,
         faults={name: domain.fault for name, domain in domains.items() if domain.fault},
         flags=_flags(balancer),
         seconds=seconds,
@@ -167,7 +167,6 @@ def score(problem: Problem, model: nn.Module, samples: Labelled) -> float:
 
 def _flags(balancer: sy.Balancer) -> tuple[tuple[str, str], ...] | None:
     """Return the flags of the audit; `None` without a probe, which an audit needs."""
-    audit = getattr(balancer, "audit", None)
-    if audit is None or balancer.probe is None:
+    if balancer.probe is None:
         return None
-    return tuple((flag.domain, flag.kind) for flag in audit().flags)
+    return tuple((flag.domain, flag.kind) for flag in balancer.audit().flags)
