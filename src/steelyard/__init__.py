@@ -1,12 +1,7 @@
 """Train one model that serves several domains well, by learning how much each domain's loss should weigh.
 
 >>> import torch, steelyard as sy
->>> balancer = sy.Balancer(
-...     domains=("flair", "t1"),
-...     loss=torch.nn.functional.mse_loss,
-...     weighting=sy.DirichletVote("conservative", window=25, prior=5.0),
-...     probe=sy.InnerLoop(),
-... )
+>>> balancer = sy.Balancer(domains=("flair", "t1"), loss=torch.nn.functional.mse_loss)
 >>> balancer.weights
 {'flair': 0.5, 't1': 0.5}
 """
@@ -18,7 +13,7 @@ if TYPE_CHECKING:
     from steelyard.batches import Samples, split_by_domain
     from steelyard.measurement import Measurement, Outcome, Scores, Statistic, Update
     from steelyard.probing import Finding, FirstOrder, Gramian, InnerLoop, Losses, Probe, Shared
-    from steelyard.training import Audit, Balancer, StepReport
+    from steelyard.training import Audit, Balancer, StepReport, paper_balancer
     from steelyard.weighting import (
         FAMO,
         DirichletPosterior,
@@ -69,6 +64,7 @@ __all__ = [
     "UncertaintyWeighting",
     "Update",
     "Weighting",
+    "paper_balancer",
     "split_by_domain",
 ]
 

@@ -110,15 +110,14 @@ class GradientRows:
 
     def norms(self, columns: Sequence[bool]) -> Tensor:
         """The norm of each row over the chosen columns, float64 on the CPU."""
-        norms = [torch.zeros(self.count)]
+        square_norms: list[Tensor] = []
         for column, chosen in zip(self.columns, columns, strict=True):
             rows = _matrix(column)
             if chosen and rows is not None:
-                norms.append(torch.linalg.vector_norm(rows, dim=1))
-        device = norms[-1].device
-        table = torch.stack([norm.to(device) for norm in norms]).to("cpu", torch.float64)
-        norms_by_row: Tensor = torch.linalg.vector_norm(table, dim=0)
-        return norms_by_row
+                square_norms.append(rows.square().sum(1))
+        if not square_norms:
+            return torch.zeros(self.count, dtype=torch.float64)
+        return torch.stack(square_norms).to("cpu", torch.float64).sum(0).sqrt()
 
     @property
     def count(self) -> int:

@@ -9,6 +9,10 @@ import torch
 from torch import Tensor
 
 from steelyard.batches import Tree, count_samples
+from steelyard.measurement import Statistic
+from steelyard.probing import Probe
+from steelyard.probing.vote_probe import VoteProbe
+from steelyard.weighting import Weighting
 
 FORMAT = 2  # of a balancer's state_dict; to be raised when entries change their names or meanings
 
@@ -27,6 +31,18 @@ def check_kind(name: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
         form = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
         raise TypeError(f"{name} must be an instance of {kind.__name__}; got {form}.")
+
+
+def check_fit(weighting: Weighting, probe: Probe) -> None:
+    """Refuse a probe that does not provide what the weighting needs."""
+    fits = weighting.statistic in (Statistic.NOTHING, probe.statistic)
+    if weighting.statistic is Statistic.WORTH:  # which is made of the scores of a vote
+        fits = isinstance(probe, VoteProbe)
+    if not fits:
+        raise ValueError(
+            f"{type(weighting).__name__} needs {weighting.statistic.value}; "
+            f"{type(probe).__name__} provides {probe.statistic.value}."
+        )
 
 
 def checked_importance(importance: Mapping[str, float] | None, domains: Sequence[str]) -> list[float]:

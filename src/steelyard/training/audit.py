@@ -1,5 +1,6 @@
 """The audit: who helps whom, and which domain needs a look."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import NormalDist
@@ -151,26 +152,37 @@ def _transfer_flags(entries: Sequence[DomainAudit], *, own_errors: Tensor, given
     """Domains whose steps do not help themselves while others' do, or harm the others."""
     # One-sided, and corrected for two questions about each domain (Bonferroni).
     threshold = NormalDist().inv_cdf(1 - _LEVEL / (2 * len(entries)))
-    measured = [entry for entry in entries if entry.votes >= _FEWEST_VOTES]
-    own = {entry.name: entry.own / float(error) for entry, error in zip(entries, own_errors, strict=True)}
-    given = {entry.name: entry.given / float(error) for entry, error in zip(entries, given_errors, strict=True)}
+    own: dict[str, float] = {}  # in standard errors
+    given: dict[str, float] = {}
+    for entry, own_error, given_error in zip(entries, own_errors.tolist(), given_errors.tolist(), strict=True):
+        own[entry.name] = _ratio(entry.own, own_error)
+        given[entry.name] = _ratio(entry.given, given_error)
+    measured = list(filter(_has_enough_votes, entries))
+    helped = {entry.name for entry in measured if own[entry.name] < -threshold}
+    others = len(measured) - 1
     flags = []
     for entry in measured:
-        others = [other.name for other in measured if other is not entry]
-        helped = [name for name in others if own[name] < -threshold]
-        if others and len(helped) * 2 >= len(others) and not own[entry.name] < -threshold:
+        if entry.name not in helped and 0 < others <= 2 * len(helped):
             evidence = (
                 f"Its steps are not shown to help itself on other samples of its own ({entry.own:+.1e}, "
-                f"{own[entry.name]:+.1f} standard errors), while those of {len(helped)} of the {len(others)} others do "
-                "help themselves. Look at its labels, or at how few samples it has."
+                f"{own[entry.name]:+.1f} standard errors); {len(helped)} of the {others} others are shown to help "
+                "themselves. Look at its labels, and whether it has very few samples."
             )
             flags.append(Flag(domain=entry.name, kind="noisy labels", evidence=evidence))
         if given[entry.name] > threshold:
-            evidence = (
-                f"Its steps make the others worse ({entry.given:+.1e}, {given[entry.name]:+.1f} standard errors)."
-            )
+            errors = f"{given[entry.name]:+.1f} standard errors"
+            evidence = f"Its steps make the others worse ({entry.given:+.1e}, {errors})."
             flags.append(Flag(domain=entry.name, kind="harms others", evidence=evidence))
     return flags
+
+
+def _has_enough_votes(entry: DomainAudit) -> bool:
+    return entry.votes >= _FEWEST_VOTES
+
+
+def _ratio(mean: float, error: float) -> float:
+    """A mean in standard errors; NaN where the error is 0 or unknown."""
+    return mean / error if error > 0 else math.nan
 
 
 def _size_flags(entries: Sequence[DomainAudit]) -> list[Flag]:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, final
 
@@ -12,48 +12,20 @@ from torch.optim import Optimizer
 
 from steelyard.batches import Tree
 from steelyard.measurement import Measurement, Outcome, Statistic, Update
-from steelyard.probing import Finding, InnerLoop, Probe
+from steelyard.probing import Finding, Probe
 from steelyard.probing.vote_probe import VoteProbe
 from steelyard.training import arguments
 from steelyard.training.audit import Audit, audit_domains
 from steelyard.training.auto_probe import Choice, choose_probe
 from steelyard.training.counters import MissedVotes, restored_on_error
 from steelyard.training.distributed import average_over_ranks, average_scores, is_shared, run_once
-from steelyard.training.domain_losses import DomainLosses, Judge, Loss, Objective, complete, weighted_loss
-from steelyard.training.judging import Judging
+from steelyard.training.domain_losses import DomainLosses, Loss, Objective, complete, weighted_loss
+from steelyard.training.step_report import StepReport
 from steelyard.training.transfer import Transfer
-from steelyard.weighting import DirichletVote, Evidence, Weighting
-from steelyard.weighting.dirichlet_vote import Choice as VoteChoice
+from steelyard.training.valuation import Judges, Valuation
+from steelyard.weighting import Evidence, Weighting
 
 _UNMEASURED = (Statistic.NOTHING, Statistic.LOSSES)  # what needs no probe
-_JUDGES = ("bounded", "loss")
-_OUTLIER = 3.0  # a ratio of gradients' sizes to their median above this, or below its inverse, is an outlier's
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepReport:
-    """The result of one call of the balancer.
-
-    Attributes:
-        losses: each present domain's loss, detached and on its device.
-        weights: the weights in force.
-        outcome: whether the weights were updated, or why not.
-        vote: the name of the domain voted for, where there was a vote.
-        measured: the value that the weighting followed for each domain that took part, such as its hypothetical loss.
-    """
-
-    losses: Mapping[str, Tensor]
-    weights: Mapping[str, float]
-    outcome: Outcome
-    vote: str | None = None
-    measured: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def reason(self) -> str | None:
-        """Why the weights were not updated, in words."""
-        if self.outcome is Outcome.UPDATED:
-            return None
-        return str(self.outcome.value)
 
 
 @final
@@ -90,7 +62,7 @@ class Balancer(nn.Module):
     >>> balancer = Balancer(("a", "b"), loss=nn.functional.mse_loss)
     >>> batch = {name: (torch.ones(4, 3), torch.full((4, 1), y)) for name, y in (("a", 0.0), ("b", 5.0))}
     >>> balancer(model, batch, optimizer).backward()
-    >>> balancer.shares
+    >>> {name: round(share, 3) for name, share in balancer.shares.items()}
     {'a': 0.5, 'b': 0.5}
     """
 
@@ -109,7 +81,7 @@ class Balancer(nn.Module):
         weighting: Weighting | None = None,
         loss: Loss | Mapping[str, Loss] | None = None,
         objective: Objective | None = None,
-        judge: Literal["bounded", "loss"] | Judge | Mapping[str, Judge] | None = None,
+        judge: Judges = None,
         importance: Mapping[str, float] | None = None,
         probe: Probe | Literal["auto"] | None = "auto",
         join: bool = True,
@@ -120,21 +92,14 @@ class Balancer(nn.Module):
         if weighting is None:
             weighting = Evidence()
         arguments.check_kind("weighting", weighting, Weighting)
-        if isinstance(judge, str) and judge not in _JUDGES:
-            raise ValueError(f"judge must be 'bounded', 'loss' or a function; got {judge!r}.")
-        counts_votes = weighting.statistic is Statistic.HYPOTHETICAL_LOSSES
-        bounded = judge == "bounded" or (judge is None and not counts_votes)
-        own_judge = None if isinstance(judge, str) else judge
         self.domains = names
-        self.domain_losses = DomainLosses(names, loss=loss, objective=objective, judge=own_judge, join=join)
         self.weighting = weighting
-        self.judging = Judging(len(names), bounded=bounded)
-        shares = arguments.checked_importance(importance, names)
-        self.transfer = Transfer(shares, dead_zone=getattr(weighting, "dead_zone", 1.0))
+        self.valuation = Valuation(names, weighting, judge=judge, importance=importance)
+        own_judge = self.valuation.own_judge
+        self.domain_losses = DomainLosses(names, loss=loss, objective=objective, judge=own_judge, join=join)
         self.last: StepReport | None = None
         self._group = process_group
         self._auto = probe == "auto" and weighting.statistic not in _UNMEASURED
-        self._needs_scores = not counts_votes or bounded or importance is not None
         self._ranks_agreed = False  # whether the ranks have cast this step's vote together
         weighting.start(names)
         self.register_buffer("_outcomes", torch.zeros(len(Outcome), dtype=torch.int64))
@@ -151,49 +116,24 @@ class Balancer(nn.Module):
             )
         self.register_load_state_dict_pre_hook(_prepare_to_load)  # type: ignore[no-untyped-call]
 
-    @classmethod
-    def as_in_paper(
-        cls,
-        domains: Sequence[str],
-        *,
-        loss: Loss | Mapping[str, Loss],
-        choice: VoteChoice = "conservative",
-        window: int = 25,
-        prior: float = 5.0,
-    ) -> "Balancer":
-        """The setting of Sicilia et al. (ISBI 2021): exact votes judged by the loss, counted by a Dirichlet MAP.
-
-        Args:
-            domains: the names of the domains.
-            loss: one for all, or a mapping of domain name to loss.
-            choice: `conservative` or `greedy`.
-            window: how many of the last votes count.
-            prior: α of the Dirichlet prior.
-        """
-        weighting = DirichletVote(choice, window=window, prior=prior)
-        return cls(domains, loss=loss, weighting=weighting, probe=InnerLoop(), judge="loss")
+    @property
+    def transfer(self) -> Transfer:
+        """Who helps whom, with `mean`, `standard_error` and `count`, each K × K; NaN where nothing was measured."""
+        return self.valuation.transfer
 
     @property
     def weights(self) -> dict[str, float]:
         """Each domain's weight now."""
         weights = self.weighting.weights()
-        if self.weighting.statistic is Statistic.WORTH:
-            # What the weighting gives are shares of the update; the weight of a loss is its share by its gradients' size.
-            shares, scale = torch.tensor(weights, dtype=torch.float64), self.transfer.gradient_scale.cpu()
-            # They sum to 1 unless a scale is an outlier, which must not change the size of the whole step.
-            total = (shares / scale.clamp(1 / _OUTLIER, _OUTLIER)).sum()
-            weights = tuple((shares / scale / total).tolist())
+        if self.weighting.statistic is Statistic.WORTH:  # these are shares of the update
+            weights = self.transfer.weights_for(weights)
         return dict(zip(self.domains, weights, strict=True))
 
     @property
     def shares(self) -> dict[str, float]:
         """Each domain's share of the update: its weight times the size of its gradients, divided by the sum."""
-        sizes = self.transfer.gradient_norms.cpu()
-        known = bool(sizes.isfinite().all()) and bool((sizes > 0).any())
-        parts = torch.tensor(list(self.weights.values()), dtype=torch.float64)
-        if known:
-            parts = parts * sizes
-        return dict(zip(self.domains, (parts / parts.sum()).tolist(), strict=True))
+        shares = self.transfer.shares_of(tuple(self.weights.values()))
+        return dict(zip(self.domains, shares, strict=True))
 
     @property
     def tally(self) -> dict[str, int]:
@@ -228,7 +168,7 @@ class Balancer(nn.Module):
         if held_out is not None:
             held_out = arguments.checked_batch(held_out, self.domains)
         self._ranks_agreed = False
-        own_tensors = [self._outcomes, self._presence, *self.judging.buffers(), *self.transfer.buffers()]
+        own_tensors = [self._outcomes, self._presence, *self.valuation.buffers()]
         with restored_on_error(own_tensors, self.weighting, self.probe, unless=lambda: self._ranks_agreed):
             return self._weighted_loss(model, present, optimizer, held_out)
 
@@ -249,17 +189,15 @@ class Balancer(nn.Module):
                 finding, update = self._update(Finding(Measurement.by_name(losses, self.domains)), model, present)
             loss = weighted_loss(losses, self.weights)
         assert update is not None  # noqa: S101
-        self.last = self._report(losses, finding.measurement, update)
-        return loss
-
-    def _report(self, losses: Mapping[str, Tensor], measurement: Measurement, update: Update) -> StepReport:
-        return StepReport(
+        measurement = finding.measurement
+        self.last = StepReport(
             losses={name: loss.detach() for name, loss in losses.items()},
             weights=self.weights,
             outcome=update.outcome,
             vote=None if update.vote is None else self.domains[update.vote],
             measured={self.domains[d]: measurement.values[d].tolist() for d in measurement.taking_part},
         )
+        return loss
 
     def _measure(
         self,
@@ -273,9 +211,9 @@ class Balancer(nn.Module):
         if not self.training or not torch.is_grad_enabled():
             return nothing, Update(Outcome.NO_TRAINING)
         self._presence += torch.tensor([1, *(name in batch for name in self.domains)], device=self._presence.device)
-        if self.probe is None and not self._auto and self.weighting.statistic is Statistic.LOSSES:
-            return nothing, None
         if self.probe is None and not self._auto:
+            if self.weighting.statistic is Statistic.LOSSES:
+                return nothing, None
             return nothing, self._count(Update(Outcome.NO_PROBE))
         if optimizer is None:
             raise ValueError("the optimizer is needed for the vote: balancer(model, batch, optimizer).")
@@ -290,8 +228,7 @@ class Balancer(nn.Module):
     def _probe_for(self, model: nn.Module, optimizer: Optimizer) -> Probe:
         """The probe; at the first call it may have to be chosen."""
         if self.probe is None:
-            choice = choose_probe(self.weighting.statistic, model, self.domain_losses, optimizer)
-            self._choose(choice)
+            self._choose(choose_probe(self.weighting.statistic, model, self.domain_losses, optimizer))
         assert self.probe is not None  # noqa: S101
         return self.probe
 
@@ -303,9 +240,9 @@ class Balancer(nn.Module):
         """Check that a probe provides what the weighting needs, and take it."""
         if probe is not None:
             arguments.check_kind("probe", probe, Probe)
-            _check_fit(self.weighting, probe)
+            arguments.check_fit(self.weighting, probe)
         if isinstance(probe, VoteProbe):
-            probe.scores_always = self._needs_scores
+            probe.scores_always = self.valuation.needs_scores
         self.probe = probe
         self._missed_votes = MissedVotes(gathers=probe is not None and probe.gathering is not None)
 
@@ -315,39 +252,20 @@ class Balancer(nn.Module):
         """Let the weights follow the measurement, on all ranks alike."""
         if is_shared(self._group):
             device = next(model.parameters()).device
-            agreement = average_over_ranks(
-                finding.measurement, in_batch=self._domains_here(batch), group=self._group, device=device
-            )
-            scores = finding.scores
+            names = set(batch)
+            if self.probe is not None and self.probe.gathering is not None:
+                names |= self.probe.gathering.kept.keys()
+            in_batch = torch.tensor([name in names for name in self.domains])
+            agreement = average_over_ranks(finding.measurement, in_batch=in_batch, group=self._group, device=device)
+            finding = replace(finding, measurement=agreement.measurement)
             if yields_scores:
-                scores = average_scores(scores, len(self.domains), group=self._group, device=device)
+                scores = average_scores(finding.scores, len(self.domains), group=self._group, device=device)
+                finding = replace(finding, scores=scores)
             self._ranks_agreed = True
-            finding = replace(finding, measurement=agreement.measurement, scores=scores)
             if agreement.ranks_apart:
                 return finding, self._count(Update(Outcome.RANKS_APART))
-        finding = replace(finding, measurement=self._followed(finding))
+        finding = replace(finding, measurement=self.valuation.measurement(finding))
         return finding, self._count(self.weighting.observe(finding.measurement))
-
-    def _domains_here(self, batch: Mapping[str, Tree]) -> Tensor:
-        """Which domains this rank holds samples of, in the batch or gathered."""
-        names = set(batch)
-        if self.probe is not None and self.probe.gathering is not None:
-            names |= self.probe.gathering.kept.keys()
-        return torch.tensor([name in names for name in self.domains])
-
-    def _followed(self, finding: Finding) -> Measurement:
-        """What the weighting follows, after the scores were judged and entered into the transfer matrix."""
-        if finding.scores is None or not finding.measurement.is_finite:
-            return finding.measurement
-        judged = self.judging(finding.scores)
-        worth = self.transfer.observe(judged, finding.scores.gradient_norms)
-        if self.weighting.statistic is Statistic.WORTH:
-            return worth
-        if self.weighting.statistic is Statistic.HYPOTHETICAL_LOSSES and self._needs_scores:
-            # Σ_j K ω_j J_ij: with equal importance a plain sum, as in the paper.
-            importance = len(self.domains) * self.transfer.importance.cpu()
-            return Measurement((judged[:-1].nan_to_num() * importance).sum(1), finding.measurement.present)
-        return finding.measurement
 
     def _count(self, update: Update) -> Update:
         """Count an outcome."""
@@ -363,20 +281,6 @@ class Balancer(nn.Module):
             return "probe='auto', to be chosen at the first call"
         kind, _, reason = arguments.from_bytes(self._choice)
         return f"probe='auto': {kind}, because {reason}"
-
-
-def _check_fit(weighting: Weighting, probe: Probe) -> None:
-    """Refuse a probe that does not provide what the weighting needs."""
-    needed = weighting.statistic
-    if needed is Statistic.WORTH:  # made of the scores of a vote
-        needed = Statistic.HYPOTHETICAL_LOSSES
-    if needed not in (Statistic.NOTHING, probe.statistic) or (
-        weighting.statistic is Statistic.WORTH and not isinstance(probe, VoteProbe)
-    ):
-        raise ValueError(
-            f"{type(weighting).__name__} needs {weighting.statistic.value}; "
-            f"{type(probe).__name__} provides {probe.statistic.value}."
-        )
 
 
 def _prepare_to_load(module: Balancer, state: dict[str, Any], prefix: str, *_: Any) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from steelyard.measurement import Measurement
 
 _SPREAD_RATE = 0.05  # by which the running spread of a column follows a new vote
+_OUTLIER = 3.0  # a ratio of gradients' sizes to their median above this, or below its inverse, is an outlier's
 _LARGEST_RATIO = 1000.0  # of gradients' sizes to their median that is still made up for
 
 
@@ -80,6 +81,24 @@ class Transfer(nn.Module):
         ratios = ratios.clamp(1 / _LARGEST_RATIO, _LARGEST_RATIO)
         within = (ratios < self.dead_zone) & (ratios > 1 / self.dead_zone)
         return torch.where(within, 1.0, ratios)
+
+    def weights_for(self, shares: Sequence[float]) -> tuple[float, ...]:
+        """The weights of the losses that give each domain its share of the update.
+
+        They sum to 1 unless the gradients of a domain are an outlier, which must not change the size of the whole step.
+        """
+        parts = torch.tensor(shares, dtype=torch.float64)
+        scale = self.gradient_scale.cpu()
+        total = (parts / scale.clamp(1 / _OUTLIER, _OUTLIER)).sum()
+        return tuple((parts / scale / total).tolist())
+
+    def shares_of(self, weights: Sequence[float]) -> tuple[float, ...]:
+        """The share of the update that each domain has with these weights; the weights' own until sizes are known."""
+        parts = torch.tensor(weights, dtype=torch.float64)
+        sizes = self.gradient_norms.cpu()
+        if bool(sizes.isfinite().all()) and bool((sizes > 0).any()):
+            parts = parts * sizes
+        return tuple((parts / parts.sum()).tolist())
 
     def observe(self, judged: Tensor, gradient_norms: Tensor) -> Measurement:
         """Take in one vote; return what a step for each domain was worth to all in it.
