@@ -1,6 +1,6 @@
 """The training steps that are compared, with all their settings."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from steelyard.benchmark.peers import arguments_text, joint_losses, make_peer_step, peer_call, peer_methods
-from steelyard.benchmark.tasks import Step, Task, make_task
+from steelyard.benchmark.tasks import Batch, Step, Task, make_task
 from steelyard.benchmark.vote_passes import BARE, bare_methods, make_bare_step
 from steelyard.errors import UserError
 from steelyard.probing import FirstOrder, Gramian, InnerLoop, Probe
@@ -49,6 +49,8 @@ class Case:
             return "sy.Fixed()"
         if self.method == "Gramian MGDA":
             return "sy.Gramian(), sy.FromGramian(torchjd.aggregation.MGDAWeighting())"
+        if self.method in RECOMMENDED:
+            return f"sy.Balancer(domains, loss=loss{RECOMMENDED[self.method]})"
         if self.method in VOTING_PROBES:
             probe, _ = VOTING_PROBES[self.method]
             return f"sy.{probe.__name__}({arguments_text(_probe_arguments(self))})"
@@ -60,6 +62,8 @@ VOTING_PROBES: dict[str, tuple[type[Probe], dict[str, Any]]] = {
     "first-order": (FirstOrder, {}),
     "inner-loop": (InnerLoop, {"reuse": "detect"}),
 }
+# The defaults of the library, after the warm-up, and the arguments of the row.
+RECOMMENDED = {"recommended": "", "own judge": ", judge=judge", "held out": ""}
 # A vote on every step, on every second step, …
 INTERVALS = {
     "unet-batchnorm": (1, 2, 4, 8),
@@ -80,6 +84,7 @@ def cases() -> list[Case]:
         ("mlp", MANY_DOMAINS),
     ):
         rows += _voting_cases(network, domains, INTERVALS[network])
+        rows += _recommended_cases(network, domains)
         for method in _other_methods(network):
             rows.append(Case(network=network, domains=domains, method=method))
         if domains == 2:
@@ -126,6 +131,19 @@ def _voting_cases(network: str, domains: int, intervals: Sequence[int]) -> list[
     return rows
 
 
+def _recommended_cases(network: str, domains: int) -> list[Case]:
+    """The library's defaults, each at the interval that it chooses."""
+    cases = []
+    for method in RECOMMENDED:
+        every = 4 if domains > 4 else 1
+        if network == "unet-batchnorm":
+            every = max(8, 2 * domains)
+        elif method == "own judge":
+            every = max(4, 2 * domains)
+        cases.append(Case(network=network, domains=domains, method=method, every=every))
+    return cases
+
+
 def _scaling_cases() -> Iterator[Case]:
     """Cases that show how the cost grows with the number of domains."""
     for network in ("mlp", "unet-small"):
@@ -133,7 +151,7 @@ def _scaling_cases() -> Iterator[Case]:
             if network == "mlp" and domains == MANY_DOMAINS:  # among the others already
                 continue
             intervals = (1, 4) if domains == MANY_DOMAINS else (1,)
-            for case in _voting_cases(network, domains, intervals):
+            for case in _voting_cases(network, domains, intervals) + _recommended_cases(network, domains):
                 yield replace(case, with_memory=False)
 
 
@@ -157,6 +175,8 @@ def make_step(case: Case) -> Step:
         return make_peer_step(case.method, task)
     if case.method.startswith(BARE):
         return make_bare_step(case.method, task, make_plain_step(task))
+    if case.method in RECOMMENDED:
+        return make_recommended_step(case, task)
     return make_balanced_step(case, task)
 
 
@@ -171,6 +191,36 @@ def make_plain_step(task: Task) -> Step:
         task.optimizer.step()
 
     return step
+
+
+def make_recommended_step(case: Case, task: Task) -> Step:
+    """A step with the library's defaults, after the warm-up.
+
+    Raises:
+        ValueError: The probe that was chosen votes at another interval than the row says.
+    """
+    judge: Any = _judge(task) if case.method == "own judge" else None
+    balancer = Balancer(tuple(task.batch), loss=task.loss, judge=judge)
+    held_out: Batch | None = None
+    if case.method == "held out":  # as many samples as judge without it: half of each domain's
+        held_out = {name: (x[: len(x) // 2], y[: len(y) // 2]) for name, (x, y) in task.batch.items()}
+
+    def step() -> None:
+        loss = balancer(task.model, task.batch, task.optimizer, held_out=held_out)
+        task.optimizer.zero_grad()
+        loss.backward()
+        task.optimizer.step()
+
+    step()  # which chooses the probe
+    if balancer.probe is None or balancer.probe.every != case.every:
+        raise ValueError(f"{case.row}: the probe that was chosen is {balancer.probe}.")
+    balancer.probe.steps.fill_(balancer.probe.warm_up)
+    return step
+
+
+def _judge(task: Task) -> Callable[[Tensor, Tensor], Tensor]:
+    """A bounded score of outputs and targets that is not the loss itself."""
+    return lambda outputs, targets: torch.sigmoid(task.loss(outputs, targets))
 
 
 def make_balanced_step(case: Case, task: Task) -> Step:
