@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from steelyard.measurement import Measurement
 
-_SPREAD_RATE = 0.05  # by which the running spread of a column follows a new vote
+_SPREAD_RATE = 0.05  # by which the spreads of scores follow a new vote
+_NORM_RATE = 0.01  # by which the sizes of gradients do
 _OUTLIER = 3.0  # a ratio of gradients' sizes to their median above this, or below its inverse, is an outlier's
 _LARGEST_RATIO = 1000.0  # of gradients' sizes to their median that is still made up for
 
@@ -32,7 +33,7 @@ class Transfer(nn.Module):
     moments: Tensor
     """Count, mean and sum of squared deviations of T, and of the transfer given to the others in a last column."""
     square_norms: Tensor
-    """Count of votes, and mean of ‖g_d‖² over them."""
+    """The running mean of ‖g_d‖², the sum of the factors in it, and its largest value so far; for each domain."""
     spreads: Tensor
     """Running mean over votes of the variance of T over steps, and the sum of the factors in it; for each column."""
 
@@ -42,7 +43,7 @@ class Transfer(nn.Module):
         self.dead_zone = dead_zone
         self.register_buffer("importance", torch.tensor(importance, dtype=torch.float64))
         self.register_buffer("moments", torch.zeros(3, domains, domains + 1, dtype=torch.float64))
-        self.register_buffer("square_norms", torch.zeros(2, domains, dtype=torch.float64))
+        self.register_buffer("square_norms", torch.zeros(3, domains, dtype=torch.float64))
         self.register_buffer("spreads", torch.zeros(2, domains, dtype=torch.float64))
 
     @property
@@ -69,16 +70,21 @@ class Transfer(nn.Module):
 
     @property
     def gradient_norms(self) -> Tensor:
-        """The root mean square of ‖g_d‖ over the votes; NaN for a domain without any."""
-        count, mean = self.square_norms
-        return torch.where(count > 0, mean.sqrt(), torch.nan)
+        """The running root mean square of ‖g_d‖; NaN for a domain without any vote."""
+        means, factors, _ = self.square_norms
+        return torch.where(factors > 0, (means / factors).sqrt(), torch.nan)
 
     @property
     def gradient_scale(self) -> Tensor:
-        """The size of each domain's gradients relative to the median; 1 where it is unknown or in the dead zone."""
-        norms = self.gradient_norms
-        ratios = torch.nan_to_num(norms / norms.nanmedian(), nan=1.0, posinf=_LARGEST_RATIO)
-        ratios = ratios.clamp(1 / _LARGEST_RATIO, _LARGEST_RATIO)
+        """n_d, the size of each domain's gradients relative to the median; 1 where it is unknown or in the dead zone.
+
+        It is the larger of two ratios: of the running sizes, and of the largest running sizes so far. Gradients that
+        stay large while others' become small, as on noisy labels, count. Gradients that became small say that a domain
+        is learned, not that its loss is in other units, and do not count.
+        """
+        _, factors, largest = self.square_norms
+        peaks = torch.where(factors > 0, largest.sqrt(), torch.nan)
+        ratios = torch.maximum(_to_median(self.gradient_norms), _to_median(peaks))
         within = (ratios < self.dead_zone) & (ratios > 1 / self.dead_zone)
         return torch.where(within, 1.0, ratios)
 
@@ -124,10 +130,9 @@ class Transfer(nn.Module):
         return Measurement(worth.cpu(), stepped.cpu())
 
     def _count_norms(self, gradient_norms: Tensor) -> None:
-        count, mean = self.square_norms
-        measured = gradient_norms.isfinite()
-        count += measured
-        mean += torch.where(measured, (gradient_norms.square() - mean) / count.clamp(min=1), 0.0)
+        means, factors, largest = self.square_norms
+        _follow(means, factors, gradient_norms.square(), rate=_NORM_RATE)
+        torch.maximum(largest, means / factors.clamp(min=1e-12), out=largest)
 
     def _count_transfer(self, transfer: Tensor) -> None:
         """Welford's running mean and sum of squared deviations."""
@@ -144,13 +149,26 @@ class Transfer(nn.Module):
 
     def _count_spread(self, scaled: Tensor) -> Tensor:
         """s_j for each column, this vote included."""
-        variances = (scaled - scaled.mean(0)).square().mean(0)
-        measured = variances.isfinite()
         means, factors = self.spreads
-        means += torch.where(measured, _SPREAD_RATE * (variances - means), 0.0)
-        factors += torch.where(measured, _SPREAD_RATE * (1 - factors), 0.0)
+        _follow(means, factors, (scaled - scaled.mean(0)).square().mean(0), rate=_SPREAD_RATE)
         spreads: Tensor = (means / factors.clamp(min=1e-12)).sqrt()
         return spreads
+
+
+def _follow(means: Tensor, factors: Tensor, values: Tensor, *, rate: float) -> None:
+    """Let running means follow new values, in place; values that are not finite change nothing.
+
+    A mean starts at 0, and is to be divided by the sum of the factors that its values have in it.
+    """
+    measured = values.isfinite()
+    means += torch.where(measured, rate * (values - means), 0.0)
+    factors += torch.where(measured, rate * (1 - factors), 0.0)
+
+
+def _to_median(sizes: Tensor) -> Tensor:
+    """Sizes relative to their median, within limits; 1 where one is unknown."""
+    ratios = torch.nan_to_num(sizes / sizes.nanmedian(), nan=1.0, posinf=_LARGEST_RATIO)
+    return ratios.clamp(1 / _LARGEST_RATIO, _LARGEST_RATIO)
 
 
 def _standard_error(moments: Tensor) -> Tensor:
