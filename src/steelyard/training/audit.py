@@ -11,7 +11,9 @@ from steelyard.training.transfer import Transfer
 
 Kind = Literal["noisy labels", "harms others", "out of scale", "starved"]
 
-_FEWEST_VOTES = 50  # before transfer says anything
+FEWEST_VOTES = 50
+"""A domain with fewer votes is not flagged for its transfer."""
+
 _LEVEL = 0.01  # of an error, for all domains and both flags about transfer together
 _OUT_OF_SCALE = 10.0  # times the median size of gradients, or a tenth of it
 _RARE = 0.2  # part of the batches that a domain is present in
@@ -151,7 +153,7 @@ def _transfer_flags(entries: Sequence[DomainAudit], *, own_errors: Tensor, given
     """Domains whose steps do not help themselves while others' do, or harm the others."""
     # One-sided, and corrected for two questions about each domain (Bonferroni).
     threshold = NormalDist().inv_cdf(1 - _LEVEL / (2 * len(entries)))
-    measured = [entry for entry in entries if entry.votes >= _FEWEST_VOTES]
+    measured = [entry for entry in entries if entry.votes >= FEWEST_VOTES]
     own = {entry.name: entry.own / float(error) for entry, error in zip(entries, own_errors, strict=True)}
     given = {entry.name: entry.given / float(error) for entry, error in zip(entries, given_errors, strict=True)}
     flags = []
