@@ -11,7 +11,7 @@ def test_the_report_is_one_file_and_its_figures_if_wanted(run_folder, cohort, tm
     assert main([*command, "--subjects", "1"]) == 0
     assert "it shows scans" in capsys.readouterr().err
     assert 'class="viewer"' in out.read_text()
-    names = {"geometry", "learning", "scans", "scores", "trade_off", "weights"}
+    names = {"geometry", "learning", "scans", "scores", "trade_off", "transfer", "weights"}
     assert {path.name for path in figures.iterdir()} == {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
 
 

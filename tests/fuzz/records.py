@@ -198,6 +198,7 @@ RECORDS = (
             "epochs.csv",
             "steps.csv",
             "metrics.csv",
+            "audit.json",
         )
     ),
     *(

@@ -44,12 +44,12 @@ class Report(Command):
         self._check()
         page = report_on_paths(self.runs, self._scans())
         if self.figures is not None:
-            for figure in page.figures:
+            for figure in page.all_figures:
                 figure.check(self.figures)
         text = render_report(page)
         write_text(self.out, text)
         if self.figures is not None:
-            for figure in page.figures:
+            for figure in page.all_figures:
                 figure.save(self.figures)
         note = "; it shows scans" if self.data else ""
         say(f"{self.out} is the report, {len(text) / 1e6:.1f} MB{note}")

@@ -19,8 +19,8 @@ class Train(Command):
     """Train one network on a preprocessed dataset: a model, a method, a split.
 
     Give the command again to resume a run that was stopped. The run folder holds everything: config.json,
-    split.json, environment.json, epochs.csv, steps.csv with λ, hypothetical losses and vote of every step, best and
-    last weights (safetensors), and the metrics of `steelyard evaluate`.
+    split.json, environment.json, epochs.csv, steps.csv with λ, hypothetical losses and vote of every step, audit.json
+    of methods that vote, best and last weights (safetensors), and the metrics of `steelyard evaluate`.
     """
 
     data: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]

@@ -171,7 +171,7 @@ def retrace(
 
 def _probe(config: TrainingConfig, method: Method) -> VoteProbe:
     probe = make_probe(method, meta_test=config.meta_test, every=config.every)
-    if probe is None or method.window is None:
+    if not isinstance(probe, VoteProbe) or method.window is None:
         raise UserError(f"method {method.name}: casts no votes; there is nothing to compare.")
     return probe
 

@@ -12,7 +12,7 @@ from steelyard.training.transfer import Transfer
 
 Kind = Literal["noisy labels", "harms others", "out of scale", "starved"]
 
-_FEWEST_VOTES = 50  # before transfer says anything
+FEWEST_VOTES = 50  # before transfer says anything
 _LEVEL = 0.01  # of an error, for all domains and both flags about transfer together
 _OUT_OF_SCALE = 10.0  # times the median size of gradients, or a tenth of it
 _RARE = 0.2  # part of the batches that a domain is present in
@@ -177,7 +177,7 @@ def _transfer_flags(entries: Sequence[DomainAudit], *, own_errors: Tensor, given
 
 
 def _has_enough_votes(entry: DomainAudit) -> bool:
-    return entry.votes >= _FEWEST_VOTES
+    return entry.votes >= FEWEST_VOTES
 
 
 def _ratio(mean: float, error: float) -> float:

@@ -1,10 +1,12 @@
 from typing import get_args
 
 import pytest
+import torch
 
-from steelyard import DirichletVote, FirstOrder, Fixed, InnerLoop, RelativeShift
+from steelyard import DirichletVote, FirstOrder, Fixed, Gramian, InnerLoop, Measurement, RelativeShift
 from steelyard.errors import UserError
-from steelyard.imaging.runs.method import PAPER, Method, PlainKind
+from steelyard.imaging.runs.method import PAPER, Method
+from steelyard.imaging.runs.method_kinds import FORMS, PlainKind
 from steelyard.imaging.train.method_parts import make_probe, make_weighting
 
 TWO = ("flair", "t1")
@@ -76,6 +78,7 @@ def test_modifiers_say_how_votes_are_taken():
         ("t2-only", TWO, "there is no t2"),
         ("Ours-C-9999999999999999999999999", TWO, "must be of the form"),
         ("F50-T50+batch", TWO, "does not vote"),
+        ("dual-balancing+first-order", TWO, "does not vote"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(name, domains, message):
@@ -102,7 +105,16 @@ def test_every_row_of_the_paper_has_a_weighting(method):
 @pytest.mark.parametrize("name", get_args(PlainKind))
 def test_every_plain_method_has_a_weighting_for_any_number_of_domains(name):
     assert weighting_of(name, ("a", "b", "c")).domains == 3
-    assert make_probe(Method.parse(name)) is None
+    probe_kinds = {"evidence": InnerLoop, "dual-balancing": Gramian}
+    assert type(make_probe(Method.parse(name))) is probe_kinds.get(name, type(None))
+    assert Method.parse(name).description
+    assert f"{name}," in FORMS
+
+
+def test_the_log_loss_takes_the_lowest_loss_that_there_is():
+    weighting = weighting_of("log-loss")
+    weighting.observe(Measurement.of(torch.tensor([-1.0, 0.5])))  # cross-entropy minus Dice is −1 at best
+    assert weighting.weights()[0] > weighting.weights()[1] > 0
 
 
 def test_names_say_what_they_are():
@@ -125,12 +137,25 @@ def test_names_say_what_they_are():
         ("Ours-C-25+batch", InnerLoop, "batch", 2),
         ("Ours-G-100+every-8", InnerLoop, "eval", 8),
         ("Simple-C+every-4+first-order", FirstOrder, "eval", 4),
+        ("evidence", InnerLoop, "step", 2),
+        ("evidence+every-4", InnerLoop, "step", 4),
+        ("evidence+eval", InnerLoop, "eval", 2),
+        ("evidence+batch", InnerLoop, "batch", 2),
+        ("evidence+first-order", FirstOrder, "step", 2),
     ],
 )
 def test_a_plus_says_how_votes_are_asked_for(name, kind, meta_test, every):
     probe = make_probe(Method.parse(name), meta_test="eval", every=2)
     assert (type(probe), probe.meta_test, probe.every) == (kind, meta_test, every)
     assert type(weighting_of(name)) is type(weighting_of(name.partition("+")[0]))
+
+
+def test_evidence_is_judged_on_batch_statistics_where_the_config_says_so():
+    assert make_probe(Method.parse("evidence"), meta_test="batch").meta_test == "batch"
+
+
+def test_the_gramian_is_measured_as_often_as_the_config_says():
+    assert make_probe(Method.parse("dual-balancing"), every=3).every == 3
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from steelyard.experiments.configs import paper, smoke
 from steelyard.imaging.runs.config import TrainingConfig
 from steelyard.imaging.runs.run_folder import RunFolder
 from steelyard.imaging.runs.split import split_subjects
+from steelyard.imaging.train.audit_record import describe_audit, parse_audit
 from steelyard.imaging.train.launch import TrainingJob, train
 from steelyard.imaging.train.run_writer import describe_accelerator
 
@@ -45,6 +46,26 @@ def test_the_folder_tells_everything(job):
     assert rows[0].split(",")[-2] in ("flair", "t1")
     assert len((job.out / "epochs.csv").read_text().splitlines()) == 5
     assert {"best.safetensors", "last.safetensors", "finished.json"} <= set(contents(job.out))
+
+
+def test_a_run_with_a_probe_has_an_audit_with_the_names_of_its_domains(job, tmp_path):
+    list(train(job))
+    content = json.loads((job.out / "audit.json").read_text(), parse_constant=pytest.fail)  # NaN is no JSON
+    assert [domain["name"] for domain in content["domains"]] == ["flair", "t1"]
+    assert content["domains"][0]["votes"] >= 1
+    assert describe_audit(parse_audit(content)) == content
+    plain = replace(job, config=replace(job.config, method="equal"), out=tmp_path / "plain")
+    list(train(plain))
+    assert not (plain.out / "audit.json").exists()
+
+
+def test_an_audit_that_a_kill_left_behind_is_written_anew(job, tmp_path):
+    whole = replace(job, out=tmp_path / "whole")
+    list(train(whole))
+    next(train(job))
+    (job.out / "audit.json").write_text("{")
+    list(train(job))
+    assert (job.out / "audit.json").read_bytes() == (whole.out / "audit.json").read_bytes()
 
 
 def accelerators(folder):

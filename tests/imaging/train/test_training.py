@@ -45,7 +45,11 @@ def test_equal_weights_train_as_a_plain_loop_does_to_the_bit(labelled):
 
 
 @pytest.mark.parametrize(
-    "method", ["Ours-C-25", "Ours-G-25", "Simple-C", "F90-T10", "t1-only", "GroupDRO", "DWA", "UW", "FAMO"]
+    "method",
+    [
+        *("Ours-C-25", "Ours-G-25", "Simple-C", "F90-T10", "t1-only", "GroupDRO", "DWA", "UW", "FAMO"),
+        *("evidence", "evidence+first-order", "log-loss", "dual-balancing"),
+    ],
 )
 def test_every_method_trains_and_tells_what_each_step_did(labelled, method):
     config = replace(smoke(), method=method)

@@ -7,7 +7,8 @@ from typing import Any, Literal, TypeVar, get_args
 from steelyard.errors import UserError
 from steelyard.files.checks import brief, check_choice, check_kind, check_number, check_whole, is_name
 from steelyard.files.records import parse_json
-from steelyard.imaging.runs.method import EQUAL, MetaTest, Method
+from steelyard.imaging.runs.method import EQUAL, Method
+from steelyard.imaging.runs.method_kinds import MetaTest
 from steelyard.imaging.runs.slice_settings import Augmentation, SliceChoice
 from steelyard.imaging.scans.frame import Frame
 
@@ -32,7 +33,8 @@ class TrainingConfig:
         options: Further arguments of the network.
         method: How the domains are weighed; its name is accepted, too.
         prior: The Dirichlet prior of the methods `greedy` and `conservative`.
-        meta_test: Whether hypothetical steps are judged on running (`eval`) or batch statistics (`batch`).
+        meta_test: Whether hypothetical steps are judged on running (`eval`) or batch statistics (`batch`). For the
+            method `evidence`, `eval` means the live network's running statistics, the same for every step.
         every: Votes are taken on each n-th step.
         slices: Which slices are learned from, at what size.
         batch_size: Slices per step, over all domains and processes.

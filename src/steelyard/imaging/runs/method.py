@@ -1,14 +1,4 @@
-"""A method: a named rule for the weights of the domains' losses.
-
-| name | the weights |
-| --- | --- |
-| `equal` | the same for every domain |
-| `fixed-10-90` | these percentages, one per domain, in the order of the domains |
-| `greedy-25` | votes for the domain whose step serves all domains best; the last 25 votes count |
-| `conservative-25` | votes for the domain whose step serves them least; the last 25 votes count |
-| `shift-greedy`, `shift-conservative` | moved by the relative difference of two hypothetical losses |
-| `group-dro`, `dwa`, `uw`, `famo` | GroupDRO, dynamic weight average, uncertainty weighting, FAMO |
-| `flair-only` | one domain alone is trained on |
+"""A method: a named rule for the weights of the domains' losses; `method_kinds` lists them.
 
 Methods that vote may be followed by how votes are taken: `+first-order`, `+eval` or `+batch`, `+every-4`.
 The paper's names (`F50-T50`, `F10-T90`, `Ours-G-25`, `Ours-C-25`, `Simple-G`, `Simple-C`) are read as aliases.
@@ -17,22 +7,19 @@ The paper's names (`F50-T50`, `F10-T90`, `Ours-G-25`, `Ours-C-25`, `Simple-G`, `
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, cast, get_args
+from typing import cast, get_args
 
 from steelyard.errors import UserError
-
-VoteKind = Literal["greedy", "conservative"]
-ShiftKind = Literal["shift-greedy", "shift-conservative"]
-PlainKind = Literal["equal", "group-dro", "dwa", "uw", "famo"]
-Kind = VoteKind | ShiftKind | PlainKind | Literal["fixed", "only", "unknown"]
-MetaTest = Literal["eval", "batch"]
-
-FORMS = (
-    "equal, fixed-10-90 (percentages, one per domain), greedy-25, conservative-25 (any window), shift-greedy, "
-    "shift-conservative, group-dro, dwa, uw, famo, flair-only, t1-only; methods that vote also with +first-order, "
-    "+eval, +batch or +every-4 (any number) after their name"
+from steelyard.imaging.runs.method_kinds import (
+    DESCRIPTIONS,
+    FORMS,
+    STATISTICS,
+    Kind,
+    MetaTest,
+    PlainKind,
+    ShiftKind,
+    VoteKind,
 )
-"""The names that a user may write, for messages and help texts."""
 
 _DECIMALS = 6  # of a percentage
 _TOLERANCE = 5e-5  # per cent; how far the sum of the percentages may be from 100
@@ -46,16 +33,6 @@ _ALIASES = {
     **{"GroupDRO": "group-dro", "DWA": "dwa", "UW": "uw", "FAMO": "famo"},
 }
 _PAPER = {"greedy": "Ours-G", "conservative": "Ours-C", "shift-greedy": "Simple-G", "shift-conservative": "Simple-C"}
-_STATISTICS: dict[MetaTest, str] = {"eval": "running", "batch": "batch"}
-_DESCRIPTIONS: dict[Kind, str] = {
-    "equal": "equal weights",
-    "shift-greedy": "weights moved towards the domain with the lower hypothetical loss (the paper's Simple-G)",
-    "shift-conservative": "weights moved towards the domain with the higher hypothetical loss (the paper's Simple-C)",
-    "group-dro": "GroupDRO: more weight for the domain with the higher loss",
-    "dwa": "dynamic weight average: more weight for the domain whose loss falls more slowly",
-    "uw": "uncertainty weighting: weights learned with the network",
-    "famo": "FAMO: weights that let all losses fall alike",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +132,7 @@ class Method:
         if self.first_order:
             parts.append("first-order votes")
         if self.meta_test is not None:
-            parts.append(f"hypothetical steps are judged on {_STATISTICS[self.meta_test]} statistics")
+            parts.append(f"hypothetical steps are judged on {STATISTICS[self.meta_test]} statistics")
         if self.every is not None:
             parts.append(f"votes on one step in {self.every}")
         return "; ".join(parts)
@@ -169,12 +146,12 @@ class Method:
             return f"votes for the domain whose step serves all {degree}; the last {self.window} count"
         if self.kind == "only":
             return f"trained on {self.domain} alone"
-        return _DESCRIPTIONS.get(self.kind, "")
+        return DESCRIPTIONS.get(self.kind, "")
 
     @property
     def is_voting(self) -> bool:
         """Whether the weights follow hypothetical steps."""
-        return self.kind in get_args(VoteKind) or self.kind in get_args(ShiftKind)
+        return self.kind in (*get_args(VoteKind), *get_args(ShiftKind), "evidence")
 
     @property
     def is_single(self) -> bool:

@@ -19,7 +19,7 @@ from steelyard.imaging.runs.config import TrainingConfig
 from steelyard.imaging.runs.split import Split, read_split
 
 CONFIG, SPLIT, ENVIRONMENT, FINISHED = "config.json", "split.json", "environment.json", "finished.json"
-EPOCHS, STEPS, METRICS = "epochs.csv", "steps.csv", "metrics.csv"
+EPOCHS, STEPS, METRICS, AUDIT = "epochs.csv", "steps.csv", "metrics.csv", "audit.json"
 CHECKPOINT, BEST, LAST = "checkpoint.pt", "best.safetensors", "last.safetensors"
 
 

@@ -17,7 +17,7 @@ class StepRecord:
         step: Its number within the epoch, from 0.
         losses: By domain, before the step.
         weights: By domain, as the step used them.
-        hypothetical: Hypothetical losses by domain; empty if there was no vote.
+        hypothetical: Hypothetical losses by domain; empty if none were measured.
         vote: The domain that was voted for, if any.
         outcome: Whether the weights moved, or why not.
     """

@@ -22,6 +22,7 @@ from steelyard.files.locks import lock_folder
 from steelyard.files.records import as_csv, write_json
 from steelyard.imaging.runs.config import TrainingConfig
 from steelyard.imaging.runs.run_folder import (
+    AUDIT,
     BEST,
     CHECKPOINT,
     CONFIG,
@@ -34,6 +35,7 @@ from steelyard.imaging.runs.run_folder import (
     identity,
 )
 from steelyard.imaging.runs.split import Split
+from steelyard.imaging.train.audit_record import describe_audit
 from steelyard.imaging.train.checkpoint import load_checkpoint
 from steelyard.imaging.train.records import EpochRecord, epoch_row, step_rows
 from steelyard.imaging.train.training_state import TrainingState
@@ -133,12 +135,17 @@ class RunWriter:
             _truncate(table, state.epoch)
 
     def record(self, state: TrainingState, epoch: EpochRecord) -> None:
-        """Write one epoch: rows and weights first, the checkpoint last, so that a kill never loses half an epoch."""
+        """Write one epoch: rows and weights first, the checkpoint last, so that a kill never loses half an epoch.
+
+        The audit is written anew with each epoch: it follows from the balancer's state, which the checkpoint holds.
+        """
         _append(self.path / EPOCHS, [epoch_row(epoch, state.config)])
         _append(self.path / STEPS, step_rows(epoch, state.config))
         if epoch.better:
             self.save_weights(BEST, state.network)
         self.save_weights(LAST, state.network)
+        if state.measures_transfer:
+            write_json(self.path / AUDIT, describe_audit(state.balancer.audit()))
         packed = io.BytesIO()
         torch.save(state.state_dict(), packed)
         write_bytes(self.path / CHECKPOINT, packed.getvalue())

@@ -14,6 +14,7 @@ from steelyard.imaging.runs.config import TrainingConfig
 from steelyard.imaging.train.records import EpochRecord, StepRecord
 from steelyard.imaging.train.sampling import Batch, BatchIndices, SlicesByDomain, draw_epoch
 from steelyard.imaging.train.training_state import TrainingState
+from steelyard.measurement import Statistic
 
 
 def fit(state: TrainingState, train_slices: SlicesByDomain, validation_slices: SlicesByDomain) -> Iterator[EpochRecord]:
@@ -102,11 +103,14 @@ def record_step(state: TrainingState, number: int) -> StepRecord:
     """Return what the balancer's last call did."""
     report = state.balancer.last
     assert report is not None  # noqa: S101
+    hypothetical: Mapping[str, float] = {}
+    if state.balancer.weighting.statistic is Statistic.HYPOTHETICAL_LOSSES:
+        hypothetical = report.measured
     return StepRecord(
         step=number,
         losses={domain: loss.item() for domain, loss in report.losses.items()},
         weights=report.weights,
-        hypothetical=report.measured if state.balancer.probe is not None else {},
+        hypothetical=hypothetical,
         vote=report.vote,
         outcome=report.outcome.value,
     )

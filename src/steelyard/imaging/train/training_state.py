@@ -14,6 +14,7 @@ from steelyard.imaging.networks.build import build_network
 from steelyard.imaging.networks.paper import cross_entropy_minus_dice
 from steelyard.imaging.runs.config import TrainingConfig
 from steelyard.imaging.train.method_parts import make_probe, make_weighting
+from steelyard.probing.vote_probe import VoteProbe
 from steelyard.training import Balancer
 
 _VERSION = 1  # of the form of `state_dict`
@@ -54,6 +55,11 @@ class TrainingState:
     def learning_rate(self) -> float:
         """The rate of the next step."""
         return float(self.optimizer.param_groups[0]["lr"])
+
+    @property
+    def measures_transfer(self) -> bool:
+        """Whether it is measured how a step for one domain changes the scores of the others."""
+        return isinstance(self.balancer.probe, VoteProbe)
 
     @property
     def finished(self) -> bool:

@@ -10,14 +10,16 @@ from torch import nn
 
 from steelyard.errors import UserError
 from steelyard.files.checks import parse_number
-from steelyard.files.records import read_rows
+from steelyard.files.records import read_json, read_rows
 from steelyard.imaging.runs.config import TrainingConfig
 from steelyard.imaging.runs.experiment_folder import UnitKey, is_run_name, model_order
 from steelyard.imaging.runs.method import Method
-from steelyard.imaging.runs.run_folder import CONFIG, EPOCHS, METRICS, STEPS, RunFolder
+from steelyard.imaging.runs.run_folder import AUDIT, CONFIG, EPOCHS, METRICS, STEPS, RunFolder
+from steelyard.imaging.train.audit_record import parse_audit
 from steelyard.report.data.metrics import METRICS as METRIC_NAMES
 from steelyard.report.data.metrics import check_names, read_metric, read_weight
 from steelyard.report.data.steps import WEIGHT, Steps, read_steps
+from steelyard.training.audit import Audit
 
 Row = dict[str, str]
 
@@ -41,6 +43,7 @@ class RunRecord:
         metrics: The rows of metrics.csv; none if the run was not evaluated.
         steps: What steps.csv says of weights and votes; none for a run that is known from tables alone.
         config: All settings; none for a run that is known from tables alone.
+        audit: Who helped whom; none for a run that did not vote.
     """
 
     path: Path
@@ -52,6 +55,7 @@ class RunRecord:
     metrics: list[Row]
     steps: Steps = field(default_factory=Steps)
     config: TrainingConfig | None = None
+    audit: Audit | None = None
 
     @property
     def trained(self) -> tuple[str, ...]:
@@ -160,6 +164,7 @@ def read_run(path: Path) -> RunRecord:
             metrics=_read_metrics(path),
             steps=read_steps(path / STEPS),
             config=config,
+            audit=_read_audit(path / AUDIT),
         )
     except UserError as error:
         fault = str(error).removeprefix(f"{path}/").removesuffix(".")
@@ -257,6 +262,16 @@ def _read_metrics(path: Path) -> list[Row]:
                 read_metric(where, name, text)
         rows.append(row)
     return rows
+
+
+def _read_audit(path: Path) -> Audit | None:
+    if not path.exists():
+        return None
+    content = read_json(path)
+    try:
+        return parse_audit(content)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
 
 
 def _value(row: Row, metric: str) -> float:

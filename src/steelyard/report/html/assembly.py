@@ -18,6 +18,7 @@ from steelyard.report.figures.figure import ReportFigure, method_colours
 from steelyard.report.figures.geometry import geometry_figure
 from steelyard.report.figures.scans import scans_figure
 from steelyard.report.figures.scores import scores_figure, trade_off_figure
+from steelyard.report.html.audit_parts import audit_parts
 from steelyard.report.html.page import Report
 from steelyard.report.html.viewer import pack_subject
 from steelyard.report.statistics.gradient_geometry import measure_geometry
@@ -87,6 +88,7 @@ def assemble(
         answer=answer(runs),
         tables=[methods_table(runs), *means],
         figures=[figure for figure in figures if figure.panels],
+        audits=audit_parts(runs),
         subjects=list(map(pack_subject, subjects)),
         subjects_note=subjects_note,
         scores=scores,

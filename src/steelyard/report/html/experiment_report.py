@@ -144,6 +144,7 @@ def _report(out: Path, runs: Sequence[RunRecord], evidence: Evidence, scans: Sca
         report,
         answer=[*evidence.answer, *costs],
         tables=[methods, *evidence_tables, *means],
+        audits=(),  # a page of dozens of them would bury the comparison
         failures=[*_failures(out), *_unfinished(runs, evidence.results)],
     )
 

@@ -34,6 +34,25 @@ class Picture:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AuditPart:
+    """The audit of one run.
+
+    Args:
+        title: Which run it is.
+        flags: For each flag what it says, and the evidence.
+        without_flags: What to say where there are none.
+        table: What was measured about each domain.
+        figure: The transfer matrix.
+    """
+
+    title: str
+    flags: Sequence[tuple[str, str]]
+    without_flags: str
+    table: PageTable
+    figure: ReportFigure
+
+
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """Everything on the page, in its order.
 
@@ -44,6 +63,7 @@ class Report:
         tables: The results.
         figures: The pictures of the results.
         pictures: Further pictures.
+        audits: Who helped whom.
         subjects: What `steelyard.report.html.viewer.pack_subject` returns, for the interactive viewer.
         subjects_note: Which subjects the viewer shows.
         scores: The results of each subject.
@@ -58,12 +78,18 @@ class Report:
     tables: Sequence[PageTable] = ()
     figures: Sequence[ReportFigure] = ()
     pictures: Sequence[Picture] = ()
+    audits: Sequence[AuditPart] = ()
     subjects: Sequence[Mapping[str, Any]] = ()
     subjects_note: str = ""
     scores: Sequence[PageTable] = ()
     settings: Sequence[PageTable] = ()
     commands: Sequence[str] = field(default=())
     failures: Sequence[str] = ()
+
+    @property
+    def all_figures(self) -> list[ReportFigure]:
+        """The figures, and those of the audits."""
+        return [*self.figures, *(audit.figure for audit in self.audits)]
 
 
 def render_report(report: Report) -> str:
@@ -76,6 +102,7 @@ def render_report(report: Report) -> str:
         policy=_policy(script),
         script=Markup(script),  # noqa: S704, a file of this package
         figures=[_figure_values(figure) for figure in report.figures],
+        audits=[vars(audit) | {"figure": _figure_values(audit.figure)} for audit in report.audits],
         pictures=[_picture_values(picture) for picture in report.pictures],
         light=css_variables(dark=False),
         dark=css_variables(dark=True),
