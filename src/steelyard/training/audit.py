@@ -12,7 +12,7 @@ from steelyard.training.transfer import Transfer
 
 Kind = Literal["noisy labels", "harms others", "out of scale", "starved"]
 
-FEWEST_VOTES = 50  # before transfer says anything
+FEWEST_VOTES = 100  # before transfer says anything
 _LEVEL = 0.01  # of an error, for all domains and both flags about transfer together
 _OUT_OF_SCALE = 10.0  # times the median size of gradients, or a tenth of it
 _RARE = 0.2  # part of the batches that a domain is present in
@@ -42,7 +42,7 @@ class DomainAudit:
         name: of the domain.
         weight: of its loss now.
         share: of the update now.
-        gradients: the size of its gradients relative to the median.
+        loss_scale: the largest size of its gradients relative to the median, by which the units of its loss show.
         own: what its steps do to itself, on samples that the step was not taken from.
         given: what its steps do to the others, weighted by importance.
         received: what the others' steps do to it, on average.
@@ -53,7 +53,7 @@ class DomainAudit:
     name: str
     weight: float
     share: float
-    gradients: float
+    loss_scale: float
     own: float
     given: float
     received: float
@@ -82,11 +82,11 @@ class Audit:
         return asdict(self)
 
     def __str__(self) -> str:
-        header = ("domain", "weight", "share", "gradients", "own", "to others", "from others", "present", "votes")
+        header = ("domain", "weight", "share", "loss scale", "own", "to others", "from others", "present", "votes")
         rows: list[tuple[str, ...]] = [header]
         for domain in self.domains:
             transfers = [f"{value:+.2e}" for value in (domain.own, domain.given, domain.received)]
-            numbers = [f"{domain.weight:.3f}", f"{domain.share:.3f}", f"{domain.gradients:.2f}x", *transfers]
+            numbers = [f"{domain.weight:.3f}", f"{domain.share:.3f}", f"{domain.loss_scale:.2f}x", *transfers]
             rows.append((domain.name, *numbers, f"{domain.presence:.0%}", str(domain.votes)))
         widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
         lines = []
@@ -120,8 +120,7 @@ def audit_domains(
         presences: for each domain the part of the batches that hold samples of it.
     """
     means, errors = transfer.mean.cpu(), transfer.standard_error.cpu()
-    norms = transfer.gradient_norms.cpu()
-    ratios = norms / norms.nanmedian()
+    loss_scale = transfer.loss_scale.cpu()
     given = transfer.given.cpu()
     entries = []
     for number, name in enumerate(domains):
@@ -130,7 +129,7 @@ def audit_domains(
             name=name,
             weight=weights[name],
             share=shares[name],
-            gradients=float(ratios[number]),
+            loss_scale=float(loss_scale[number]),
             own=float(means[number, number]),
             given=float(given[0, number]),
             received=float(means[others, number].nanmean()),
@@ -149,48 +148,42 @@ def audit_domains(
 
 
 def _transfer_flags(entries: Sequence[DomainAudit], *, own_errors: Tensor, given_errors: Tensor) -> list[Flag]:
-    """Domains whose steps do not help themselves while others' do, or harm the others."""
+    """Domains whose steps do not help themselves as others' do, or harm the others.
+
+    Transfer is compared in standard errors, so that losses in other units and votes of any number can be compared.
+    """
     # One-sided, and corrected for two questions about each domain (Bonferroni).
     threshold = NormalDist().inv_cdf(1 - _LEVEL / (2 * len(entries)))
     own: dict[str, float] = {}  # in standard errors
     given: dict[str, float] = {}
     for entry, own_error, given_error in zip(entries, own_errors.tolist(), given_errors.tolist(), strict=True):
-        own[entry.name] = _ratio(entry.own, own_error)
-        given[entry.name] = _ratio(entry.given, given_error)
-    measured = list(filter(_has_enough_votes, entries))
-    helped = {entry.name for entry in measured if own[entry.name] < -threshold}
-    others = len(measured) - 1
+        if entry.votes >= FEWEST_VOTES and own_error > 0 and given_error > 0:
+            own[entry.name] = entry.own / own_error
+            given[entry.name] = entry.given / given_error
+    best = min(own, key=lambda name: own[name], default="")
     flags = []
-    for entry in measured:
-        if entry.name not in helped and 0 < others <= 2 * len(helped):
+    for name, errors in own.items():
+        # The difference of two means has √2 times the standard error of one.
+        if errors > -threshold and (errors - own[best]) / math.sqrt(2) > threshold:
             evidence = (
-                f"Its steps are not shown to help itself on other samples of its own ({entry.own:+.1e}, "
-                f"{own[entry.name]:+.1f} standard errors); {len(helped)} of the {others} others are shown to help "
-                "themselves. Look at its labels, and whether it has very few samples."
+                f"Its steps are not shown to help itself on other samples of its own ({errors:+.1f} standard errors), "
+                f"while those of {best} help itself ({own[best]:+.1f}). "
+                "Look at its labels, and whether it has very few samples."
             )
-            flags.append(Flag(domain=entry.name, kind="noisy labels", evidence=evidence))
-        if given[entry.name] > threshold:
-            errors = f"{given[entry.name]:+.1f} standard errors"
-            evidence = f"Its steps make the others worse ({entry.given:+.1e}, {errors})."
-            flags.append(Flag(domain=entry.name, kind="harms others", evidence=evidence))
+            flags.append(Flag(domain=name, kind="noisy labels", evidence=evidence))
+        if given[name] > threshold:
+            evidence = f"Its steps make the others worse ({given[name]:+.1f} standard errors)."
+            flags.append(Flag(domain=name, kind="harms others", evidence=evidence))
     return flags
-
-
-def _has_enough_votes(entry: DomainAudit) -> bool:
-    return entry.votes >= FEWEST_VOTES
-
-
-def _ratio(mean: float, error: float) -> float:
-    """A mean in standard errors; NaN where the error is 0 or unknown."""
-    return mean / error if error > 0 else math.nan
 
 
 def _size_flags(entries: Sequence[DomainAudit]) -> list[Flag]:
     """Domains with gradients of another size, few batches or a small share of the update."""
     flags = []
     for entry in entries:
-        if entry.gradients > _OUT_OF_SCALE or entry.gradients < 1 / _OUT_OF_SCALE:
-            evidence = f"Its gradients are {entry.gradients:.3g} times as large as the median domain's."
+        if not 1 / _OUT_OF_SCALE <= entry.loss_scale <= _OUT_OF_SCALE:
+            ratio = f"{entry.loss_scale:.3g} times as large as the median domain's"
+            evidence = f"Its gradients are {ratio}. Look at the units of its loss."
             flags.append(Flag(domain=entry.name, kind="out of scale", evidence=evidence))
         if entry.presence < _RARE:
             evidence = f"It is present in {entry.presence:.0%} of the batches."

@@ -21,7 +21,6 @@ class Transfer(nn.Module):
 
     Args:
         importance: how much each domain matters, ω; not negative, sum 1.
-        dead_zone: gradients whose sizes differ by less than this factor from the median are taken as equal.
 
     Attributes:
         mean: K × K, the mean of T over the votes so far; NaN where nothing was measured.
@@ -37,10 +36,9 @@ class Transfer(nn.Module):
     spreads: Tensor
     """Running mean over votes of the variance of T over steps, and the sum of the factors in it; for each column."""
 
-    def __init__(self, importance: Sequence[float], *, dead_zone: float = 1.0) -> None:
+    def __init__(self, importance: Sequence[float]) -> None:
         super().__init__()
         domains = len(importance)
-        self.dead_zone = dead_zone
         self.register_buffer("importance", torch.tensor(importance, dtype=torch.float64))
         self.register_buffer("moments", torch.zeros(3, domains, domains + 1, dtype=torch.float64))
         self.register_buffer("square_norms", torch.zeros(3, domains, dtype=torch.float64))
@@ -76,17 +74,19 @@ class Transfer(nn.Module):
 
     @property
     def gradient_scale(self) -> Tensor:
-        """n_d, the size of each domain's gradients relative to the median; 1 where it is unknown or in the dead zone.
+        """n_d, the size of each domain's gradients relative to the median; 1 where it is unknown.
 
         It is the larger of two ratios: of the running sizes, and of the largest running sizes so far. Gradients that
         stay large while others' become small, as on noisy labels, count. Gradients that became small say that a domain
         is learned, not that its loss is in other units, and do not count.
         """
+        return torch.maximum(_to_median(self.gradient_norms), self.loss_scale)
+
+    @property
+    def loss_scale(self) -> Tensor:
+        """The ratio of the largest running sizes of gradients to their median: the units of a loss, learned or not."""
         _, factors, largest = self.square_norms
-        peaks = torch.where(factors > 0, largest.sqrt(), torch.nan)
-        ratios = torch.maximum(_to_median(self.gradient_norms), _to_median(peaks))
-        within = (ratios < self.dead_zone) & (ratios > 1 / self.dead_zone)
-        return torch.where(within, 1.0, ratios)
+        return _to_median(torch.where(factors > 0, largest.sqrt(), torch.nan))
 
     def weights_for(self, shares: Sequence[float]) -> tuple[float, ...]:
         """The weights of the losses that give each domain its share of the update.

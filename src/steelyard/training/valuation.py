@@ -47,8 +47,7 @@ class Valuation(nn.Module):
         self.own_judge = None if isinstance(judge, str) else judge
         self.needs_scores = not counts_votes or bounded or importance is not None
         self.judging = Judging(len(domains), bounded=bounded)
-        shares = checked_importance(importance, domains)
-        self.transfer = Transfer(shares, dead_zone=getattr(weighting, "dead_zone", 1.0))
+        self.transfer = Transfer(checked_importance(importance, domains))
 
     def measurement(self, finding: Finding) -> Measurement:
         """What the weighting follows."""

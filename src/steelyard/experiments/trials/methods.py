@@ -36,7 +36,7 @@ METHODS: dict[str, Callable[[Problem], Settings]] = {
 }
 
 _WITH_SETTINGS = "evidence:"
-_NUMBERS = ("rate", "caution", "forgetting", "floor", "dead_zone")
+_NUMBERS = ("rate", "caution", "floor")
 _WORDS = {"judge": ("loss", "bounded", "task"), "probe": ("exact", "first-order")}
 
 

@@ -13,7 +13,7 @@ _LONGEST_EVIDENCE = 1000  # characters of a flag's evidence; what steelyard writ
 _MOST_DOMAINS = 1000
 _MOST_VOTES = 2**62
 # The limits of a domain's numbers; all others may be of any size and sign.
-_LIMITS = {"weight": (0.0, LARGEST), "share": (0.0, 1.0), "gradients": (0.0, LARGEST), "presence": (0.0, 1.0)}
+_LIMITS = {"weight": (0.0, LARGEST), "share": (0.0, 1.0), "loss_scale": (0.0, LARGEST), "presence": (0.0, 1.0)}
 
 
 def describe_audit(audit: Audit) -> dict[str, Any]:

@@ -7,15 +7,15 @@ from steelyard.report.tables.table import PageTable
 from steelyard.training.audit import FEWEST_VOTES, Audit
 
 _NO_NUMBER = "–"
-_HEADINGS = ("domain", "weight", "share", "gradients", "own", "to others", "from others", "present", "votes")
+_HEADINGS = ("domain", "weight", "share", "loss scale", "own", "to others", "from others", "present", "votes")
 
 
 def audit_table(audit: Audit, *, title: str = "What each domain does") -> PageTable:
-    """Return one row per domain: its weight and share, the size of its gradients, and its transfer."""
+    """Return one row per domain: its weight and share, the scale of its loss, and its transfer."""
     rows = []
     for domain in audit.domains:
         cells = [domain_title(domain.name), _number(domain.weight, ".3f"), _number(domain.share, ".3f")]
-        cells.append(_number(domain.gradients, ".2f"))
+        cells.append(_number(domain.loss_scale, ".2f"))
         for change in (domain.own, domain.given, domain.received):
             cells.append(_number(change, "+.2e"))
         rows.append([*cells, _number(domain.presence, ".0%"), str(domain.votes)])
