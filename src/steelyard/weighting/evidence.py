@@ -93,11 +93,14 @@ class Evidence(Weighting):
         present = measurement.present.to(self.evidence.device)
         worth = measurement.values.to(self.evidence.device)[present]
         centred = worth - worth.mean()
-        if not centred.any():
+        square = centred.square().mean()
+        if not square.isfinite():  # differences above 1e154, which would end all learning
+            return Update(Outcome.NOT_FINITE)
+        if square < torch.finfo(square.dtype).tiny:  # all alike, but for differences below 1e-154
             return Update(Outcome.TIE)
         # A mean in which the first votes count as much as they must, so that it needs no starting value.
         self.spread.mul_(1 - _SPREAD_RATE)
-        self.spread += _SPREAD_RATE * torch.stack([centred.square().mean(), torch.ones_like(self.spread[0])])
+        self.spread += _SPREAD_RATE * torch.stack([square, torch.ones_like(square)])
         root_mean_square = (self.spread[0] / self.spread[1]).sqrt()
         remembered = 1 - self.forgetting
         self.evidence[present] = remembered * self.evidence[present] + centred / root_mean_square
