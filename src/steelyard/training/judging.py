@@ -48,7 +48,9 @@ class Judging(nn.Module):
         zero_step = scores.after[-1]
         # A domain that is judged and has no step has no loss of its own; its score after the zero step serves.
         levels = torch.where(levels.isnan(), zero_step, levels).to(self.first_losses.device)
-        self.negative |= levels < 0
+        # A first-order score may be below 0 where no loss is, so then only scores before any step tell.
+        lowest = torch.where(scores.before.isnan(), scores.after.nan_to_num(nan=torch.inf).amin(0), scores.before)
+        self.negative |= (levels < 0) | (lowest.to(levels.device) < 0)
         unseen = (self.first_losses == 0) & (levels > 0)
         self.first_losses[unseen] = levels[unseen]
 
