@@ -227,6 +227,7 @@ class Balancer(nn.Module):
         present = arguments.checked_batch(batch, self.domains)
         if held_out is not None:
             held_out = arguments.checked_batch(held_out, self.domains)
+        self._choose_if_due(model, optimizer)  # it follows from the model, and stays if this call fails
         self._ranks_agreed = False
         own_tensors = [self._outcomes, self._presence, *self.judging.buffers(), *self.transfer.buffers()]
         with restored_on_error(own_tensors, self.weighting, self.probe, unless=lambda: self._ranks_agreed):
@@ -280,20 +281,18 @@ class Balancer(nn.Module):
         if optimizer is None:
             raise ValueError("the optimizer is needed for the vote: balancer(model, batch, optimizer).")
         arguments.check_kind("optimizer", optimizer, Optimizer)
-        probe = self._probe_for(model, optimizer)
-        yields_scores = isinstance(probe, VoteProbe) and probe.yields_scores
-        finding = probe.find(model, batch, losses=self.domain_losses, optimizer=optimizer, held_out=held_out)
+        assert self.probe is not None  # noqa: S101
+        yields_scores = isinstance(self.probe, VoteProbe) and self.probe.yields_scores
+        finding = self.probe.find(model, batch, losses=self.domain_losses, optimizer=optimizer, held_out=held_out)
         if finding is None:
             return nothing, self._count(Update(Outcome.NOT_DUE))
         return self._update(finding, model, batch, yields_scores=yields_scores)
 
-    def _probe_for(self, model: nn.Module, optimizer: Optimizer) -> Probe:
-        """The probe; at the first call it may have to be chosen."""
-        if self.probe is None:
-            choice = choose_probe(self.weighting.statistic, model, self.domain_losses, optimizer)
-            self._choose(choice)
-        assert self.probe is not None  # noqa: S101
-        return self.probe
+    def _choose_if_due(self, model: nn.Module, optimizer: Optimizer | None) -> None:
+        """Choose the probe at the first call in training."""
+        chosen = self.probe is not None or not self._auto
+        if not chosen and self.training and torch.is_grad_enabled() and isinstance(optimizer, Optimizer):
+            self._choose(choose_probe(self.weighting.statistic, model, self.domain_losses, optimizer))
 
     def _choose(self, choice: Choice) -> None:
         self._choice = arguments.as_bytes(choice).to(self._outcomes.device)
