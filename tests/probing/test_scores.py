@@ -156,7 +156,9 @@ def test_a_parameter_that_the_optimizer_does_not_hold_is_not_part_of_the_norm():
         scores = scores_of(probe, model, optimizer, samples_of()).scores
         for row, (x, y) in enumerate(trains.values()):
             gradients = torch.autograd.grad(mse_loss(model(x), y), list(model[0].parameters()))
-            assert scores.gradient_norms[row].item() == pytest.approx(torch.cat([g.flatten() for g in gradients]).norm())
+            assert scores.gradient_norms[row].item() == pytest.approx(
+                torch.cat([g.flatten() for g in gradients]).norm()
+            )
 
 
 def test_a_domain_without_enough_samples_has_neither_row_nor_column():
