@@ -343,9 +343,12 @@ class Balancer(nn.Module):
         if self.weighting.statistic is Statistic.WORTH:
             return worth
         if self.weighting.statistic is Statistic.HYPOTHETICAL_LOSSES and self._needs_scores:
-            # Σ_j K ω_j J_ij: with equal importance a plain sum, as in the paper.
+            # Σ_j K ω_j J_ij: with equal importance a plain sum, as in the paper. Over ranks that hold different domains,
+            # only scores that were measured after every step are compared.
+            comparable = ~judged[:-1][finding.measurement.present].isnan().any(0)
             importance = len(self.domains) * self.transfer.importance.cpu()
-            return Measurement((judged[:-1].nan_to_num() * importance).sum(1), finding.measurement.present)
+            sums = (judged[:-1] * importance)[:, comparable].sum(1)
+            return Measurement(sums, finding.measurement.present)
         return finding.measurement
 
     def _count(self, update: Update) -> Update:
