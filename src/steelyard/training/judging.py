@@ -1,12 +1,13 @@
 """How scores are judged: bounded, so that no single score counts for more than losing all."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from steelyard.measurement import Scores
+from steelyard.training.full_precision import FullPrecision
 
 
-class Judging(nn.Module):
+class Judging(FullPrecision):
     """Turns losses into bounded scores J = 1 − exp(−L / L0), where L0 is a domain's loss at its first vote.
 
     A loss as such rewards steps that soften over-confident outputs on wrong labels; the bounded form does so much less.

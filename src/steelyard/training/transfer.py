@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from steelyard.measurement import Measurement
+from steelyard.training.full_precision import FullPrecision
 
 _SPREAD_RATE = 0.05  # by which the running spread of a column follows a new vote
 _LARGEST_RATIO = 1000.0  # of gradients' sizes to their median that is still made up for
 
 
-class Transfer(nn.Module):
+class Transfer(FullPrecision):
     """The transfer matrix T_ij = J_j(θ + Δ_i) − J_j(θ + Δ_0), accumulated over votes.
 
     Entry (i, j) says how a step Δ_i for domain i changes the judged score J_j of domain j; negative values help. Δ_0 is
