@@ -382,7 +382,7 @@ def _check_fit(weighting: Weighting, probe: Probe) -> None:
 
 
 def _prepare_to_load(module: Balancer, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Refuse a checkpoint that does not fit; make the probe that was chosen when it was saved."""
+    """Refuse a checkpoint that does not fit; make the probe that was chosen when it was saved, if any."""
     arguments.check_checkpoint(state, prefix, module._signature)
     choice = state.get(f"{prefix}_choice")
     if choice is None:
@@ -390,3 +390,5 @@ def _prepare_to_load(module: Balancer, state: dict[str, Any], prefix: str, *_: A
     module._choice = torch.zeros_like(choice, device=module._outcomes.device)
     if module._auto and len(choice):
         module._choose(Choice(*arguments.from_bytes(choice)))
+    elif module._auto:  # saved before the first call
+        module._set_probe(None)
