@@ -1,5 +1,6 @@
 """The audit: who helps whom, and which domain needs a look."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import NormalDist
@@ -137,7 +138,13 @@ def audit_domains(
             votes=int(transfer.count[number].max()),
         )
         entries.append(entry)
-    flags = _transfer_flags(entries, own_errors=errors.diagonal(), given_errors=given[1])
+    # One-sided, and corrected for two questions about each domain (Bonferroni).
+    threshold = NormalDist().inv_cdf(1 - _LEVEL / (2 * len(entries)))
+    own_votes = transfer.count.diagonal().tolist()
+    judged = [entry for entry, votes in zip(entries, own_votes, strict=True) if votes >= _FEWEST_VOTES]
+    own = dict(zip(domains, _ratios(means.diagonal(), errors.diagonal()), strict=True))
+    flags = _noise_flags(judged, own, threshold)
+    flags += _harm_flags(entries, _ratios(*given), threshold)
     flags += _size_flags(entries)
     return Audit(
         domains=tuple(entries),
@@ -147,28 +154,41 @@ def audit_domains(
     )
 
 
-def _transfer_flags(entries: Sequence[DomainAudit], *, own_errors: Tensor, given_errors: Tensor) -> list[Flag]:
-    """Domains whose steps do not help themselves while others' do, or harm the others."""
-    # One-sided, and corrected for two questions about each domain (Bonferroni).
-    threshold = NormalDist().inv_cdf(1 - _LEVEL / (2 * len(entries)))
-    measured = [entry for entry in entries if entry.votes >= _FEWEST_VOTES]
-    own = {entry.name: entry.own / float(error) for entry, error in zip(entries, own_errors, strict=True)}
-    given = {entry.name: entry.given / float(error) for entry, error in zip(entries, given_errors, strict=True)}
+def _ratios(means: Tensor, errors: Tensor) -> list[float]:
+    """Means in standard errors; 0 for a mean of 0 that never varied."""
+    ratios: list[float] = (means / errors).nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf).tolist()
+    return ratios
+
+
+def _noise_flags(judged: Sequence[DomainAudit], own: Mapping[str, float], threshold: float) -> list[Flag]:
+    """Domains whose steps do not help themselves, while those of most others do.
+
+    Args:
+        judged: the domains with enough votes on themselves.
+        own: what each domain's steps do to itself, in standard errors.
+        threshold: how many standard errors show something.
+    """
     flags = []
-    for entry in measured:
-        others = [other.name for other in measured if other is not entry]
-        helped = [name for name in others if own[name] < -threshold]
-        if others and len(helped) * 2 >= len(others) and not own[entry.name] < -threshold:
-            evidence = (
-                f"Its steps are not shown to help itself on other samples of its own ({entry.own:+.1e}, "
-                f"{own[entry.name]:+.1f} standard errors), while those of {len(helped)} of the {len(others)} others do "
-                "help themselves. Look at its labels, or at how few samples it has."
-            )
-            flags.append(Flag(domain=entry.name, kind="noisy labels", evidence=evidence))
-        if given[entry.name] > threshold:
-            evidence = (
-                f"Its steps make the others worse ({entry.given:+.1e}, {given[entry.name]:+.1f} standard errors)."
-            )
+    helped = [entry.name for entry in judged if own[entry.name] < -threshold]
+    for entry in judged:
+        others = len(judged) - 1
+        if entry.name in helped or not others or len(helped) * 2 < others:
+            continue
+        evidence = (
+            f"Its steps are not shown to help itself on other samples of its own ({entry.own:+.1e}, "
+            f"{own[entry.name]:+.1f} standard errors), while those of {len(helped)} of the {others} others do "
+            "help themselves. Look at its labels, or at how few samples it has."
+        )
+        flags.append(Flag(domain=entry.name, kind="noisy labels", evidence=evidence))
+    return flags
+
+
+def _harm_flags(entries: Sequence[DomainAudit], given: Sequence[float], threshold: float) -> list[Flag]:
+    """Domains whose steps make the others worse, by what they give to the others in standard errors."""
+    flags = []
+    for entry, errors in zip(entries, given, strict=True):
+        if entry.votes >= _FEWEST_VOTES and errors > threshold:
+            evidence = f"Its steps make the others worse ({entry.given:+.1e}, {errors:+.1f} standard errors)."
             flags.append(Flag(domain=entry.name, kind="harms others", evidence=evidence))
     return flags
 

@@ -1,5 +1,6 @@
 """The balancer: what a user puts into the training loop."""
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -203,7 +204,9 @@ class Balancer(nn.Module):
     def audit(self) -> Audit:
         """Who helps whom, and which domain is noisy, harmful, out of scale or starved; `print` shows it as a table."""
         batches, *presence = self._presence.tolist()
-        presences = [count / max(batches, 1) for count in presence]
+        presences = [math.nan] * len(presence)
+        if batches:
+            presences = [count / batches for count in presence]
         return audit_domains(self.domains, self.transfer, weights=self.weights, shares=self.shares, presences=presences)
 
     def forward(
@@ -343,8 +346,8 @@ class Balancer(nn.Module):
         if self.weighting.statistic is Statistic.WORTH:
             return worth
         if self.weighting.statistic is Statistic.HYPOTHETICAL_LOSSES and self._needs_scores:
-            # Σ_j K ω_j J_ij: with equal importance a plain sum, as in the paper. Over ranks that hold different domains,
-            # only scores that were measured after every step are compared.
+            # Σ_j K ω_j J_ij: with equal importance a plain sum, as in the paper. Over ranks that hold different
+            # domains, only scores that were measured after every step are compared.
             comparable = ~judged[:-1][finding.measurement.present].isnan().any(0)
             importance = len(self.domains) * self.transfer.importance.cpu()
             sums = (judged[:-1] * importance)[:, comparable].sum(1)
