@@ -54,6 +54,7 @@ def check_outer_step(balancer, loss, model, samples):
     assert loss.item() == pytest.approx(plain.item(), rel=1e-12)
     for parameter, gradient in zip(model.parameters(), expected, strict=True):
         assert_close(parameter.grad, gradient)
+    assert list(balancer.last.losses) == list(samples)
     for name, (x, y) in samples.items():
         assert balancer.last.losses[name].item() == pytest.approx(mse_loss(model(x), y).item(), rel=1e-12)
 
@@ -73,6 +74,17 @@ def test_steps_are_taken_from_the_whole_batch_and_judged_by_held_out_samples(pro
     assert_close(finding.scores.after, expected)
     assert (finding.shared is not None) is probe.endswith("shared")
     check_outer_step(balancer, loss, model, samples)
+
+
+@pytest.mark.parametrize("probe", ["exact, shared", "first order, shared"])
+def test_where_gradients_are_shared_the_live_model_runs_no_sample(probe):
+    model, optimizer = set_up()
+    live_calls = []
+    model.register_forward_pre_hook(lambda module, _: live_calls.append(module is model))
+    balancer = balancer_of(probe)
+    balancer(model, samples_of(), optimizer, held_out=samples_of(seed=7))
+    assert live_calls
+    assert not any(live_calls)
 
 
 @every_probe
