@@ -91,7 +91,7 @@ class Balancer(nn.Module):
     >>> balancer = Balancer(("a", "b"), loss=nn.functional.mse_loss)
     >>> batch = {name: (torch.ones(4, 3), torch.full((4, 1), y)) for name, y in (("a", 0.0), ("b", 5.0))}
     >>> balancer(model, batch, optimizer).backward()
-    >>> balancer.shares
+    >>> {name: round(share, 3) for name, share in balancer.shares.items()}
     {'a': 0.5, 'b': 0.5}
     """
 
@@ -179,7 +179,7 @@ class Balancer(nn.Module):
         """Each domain's weight now."""
         weights = self.weighting.weights()
         if self.weighting.statistic is Statistic.WORTH:
-            # What the weighting gives are shares of the update; the weight of a loss is its share by its gradients' size.
+            # The weighting gives shares of the update; the weight of a loss is its share by its gradients' size.
             shares, scale = torch.tensor(weights, dtype=torch.float64), self.transfer.gradient_scale.cpu()
             # They sum to 1 unless a scale is an outlier, which must not change the size of the whole step.
             total = (shares / scale.clamp(1 / _OUTLIER, _OUTLIER)).sum()

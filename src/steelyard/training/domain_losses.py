@@ -25,7 +25,7 @@ class DomainLosses(Losses):
         loss: `loss(model(inputs), targets)`, a scalar; one for all, or a mapping of domain name to loss.
         objective: `objective(model, domain_batch)`, a scalar, for a model that computes its own loss.
         judge: `judge(outputs, targets)`, or with an objective `judge(model, domain_batch)`: one number, lower is
-            better; one judge for all, or a mapping of domain name to judge. Default: domains are judged by their losses.
+            better; one judge for all, or a mapping of domain name to judge. Default: the losses judge.
         join: run the model once over the samples of all domains where their shapes allow it, which matters for batch
             normalisation, instead of once per domain. An objective is always run per domain.
     """

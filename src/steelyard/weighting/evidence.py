@@ -27,8 +27,8 @@ class Evidence(Weighting):
         w = (1 − K f) softmax(a) + f,    a_d = −κ sign(S_d) max(|S_d| − z √N_d, 0).
 
     So equal shares stay equal until there is evidence, and every domain keeps a share of at least f. A domain that is
-    absent from a vote keeps its S and N. w_d is a domain's *share of the update*: the balancer divides it by the size of
-    the domain's gradients to get the weight of its loss, so that a loss in other units does not count for more.
+    absent from a vote keeps its S and N. w_d is a domain's *share of the update*: the balancer divides it by the size
+    of the domain's gradients to get the weight of its loss, so that a loss in other units does not count for more.
 
     Args:
         rate: κ, how strongly the shares follow the evidence.
