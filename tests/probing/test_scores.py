@@ -148,6 +148,36 @@ def test_first_order_scores_err_by_the_square_of_the_learning_rate(kind, rule):
     assert errors[0].max() / errors[1].max() == pytest.approx(100, rel=0.2)
 
 
+@pytest.mark.parametrize("meta_test", ["batch", "step"])
+def test_both_probes_judge_batch_normalisation_alike(meta_test):
+    """On batch statistics all domains' samples meet, in a score of one of them, too."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1)).double()
+    samples = samples_of((8, 8, 8))
+    errors, steps = [], []
+    for rate in (1e-3, 1e-4):
+        optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+        exact = scores_of(sy.InnerLoop(meta_test=meta_test), model, optimizer, samples).scores.after
+        first_order = scores_of(sy.FirstOrder(meta_test=meta_test), model, optimizer, samples).scores
+        errors.append((first_order.after - exact).abs().max())
+        steps.append((first_order.after - first_order.before).abs().max())
+    assert errors[0] < 0.1 * steps[0]
+    assert errors[0] / errors[1] == pytest.approx(100, rel=0.2)
+
+
+@pytest.mark.parametrize("probe", [sy.InnerLoop, sy.FirstOrder])
+def test_a_warm_up_measures_every_step_before_every_applies(probe):
+    schedule = probe(every=3, warm_up=4)
+    due = []
+    for step in range(14):
+        if schedule.is_due:
+            due.append(step)
+            assert schedule.vote_number == len(due)
+        schedule.steps += 1
+    assert due == [0, 1, 2, 3, 6, 9, 12]
+    with pytest.raises(ValueError, match="warm_up must not be negative; got -1"):
+        probe(warm_up=-1)
+
+
 def test_a_parameter_that_the_optimizer_does_not_hold_is_not_part_of_the_norm():
     model = smooth().double()
     optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
