@@ -74,7 +74,7 @@ def test_the_choice_follows_the_model_and_is_explained(case):
     assert balancer.probe.step == "optimizer"
     assert f"probe='auto': {kind.__name__}, because" in str(balancer)
     assert reason in str(balancer)
-    assert balancer.last.outcome is sy.Outcome.UPDATED
+    assert set(balancer.last.measured) == set(balancer.domains)  # two domains may tie in their first vote
     if kind is sy.InnerLoop:
         assert balancer.probe.meta_test == "step"
 
@@ -82,7 +82,7 @@ def test_the_choice_follows_the_model_and_is_explained(case):
 def test_an_optimizer_whose_step_cannot_be_followed_is_replaced_by_plain_descent():
     balancer = called_once(optimizer=lambda model: torch.optim.LBFGS(model.parameters(), lr=0.1))
     assert balancer.probe.step == "sgd"
-    assert balancer.last.outcome is sy.Outcome.UPDATED
+    assert set(balancer.last.measured) == set(NAMES)
 
 
 def test_a_weighting_of_gradients_gets_gradients():
@@ -118,7 +118,7 @@ def test_nothing_is_chosen_before_the_first_call_in_training():
         balancer(model, batch(), [])
     balancer(model, batch(), sgd(model))
     assert type(balancer.probe) is sy.FirstOrder
-    assert balancer.tally == {"updated": 1}
+    assert int(balancer.probe.steps) == sum(balancer.tally.values()) == 1
 
 
 def test_learning_weights_without_a_probe_is_warned_of():
@@ -198,8 +198,7 @@ def test_a_checkpoint_from_before_the_choice_loads_before_and_after_it():
         balancer.load_state_dict(start)
         assert "to be chosen at the first call" in str(balancer)
         balancer(model, batch(), sgd(model))
-        assert balancer.tally == {"updated": 1}
-        assert int(balancer.probe.steps) == 1
+        assert int(balancer.probe.steps) == sum(balancer.tally.values()) == 1
 
 
 def test_a_checkpoint_of_another_choice_replaces_the_choice():

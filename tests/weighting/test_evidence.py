@@ -132,7 +132,7 @@ def test_forgotten_evidence_lets_shares_return():
     assert shares[0.2] < 0.5 < shares[0.0]
 
 
-@pytest.mark.parametrize("worth", [(1.0, 1.0), (1e-300, 2e-300)])
+@pytest.mark.parametrize("worth", [(1.0, 1.0), (0.1 + 0.2, 0.3), (1e-300, 2e-300)])
 def test_a_tie_leaves_everything_as_it_is(worth):
     weighting = started(2)
     vote(weighting, 0.0, 1.0)

@@ -9,6 +9,7 @@ from torch import Tensor
 from steelyard.measurement import Measurement, Outcome, Statistic, Update
 from steelyard.weighting.weighting import Weighting
 
+_ROUNDING = 8.0  # in units of the last place: differences up to here are a tie
 _SPREAD_RATE = 0.05  # by which the running mean of c² follows a new vote
 
 
@@ -96,7 +97,9 @@ class Evidence(Weighting):
         square = centred.square().mean()
         if not square.isfinite():  # differences above 1e154, which would end all learning
             return Update(Outcome.NOT_FINITE)
-        if square < torch.finfo(square.dtype).tiny:  # all alike, but for differences below 1e-154
+        limits = torch.finfo(square.dtype)
+        rounding = _ROUNDING * limits.eps * worth.abs().max()
+        if square < limits.tiny or centred.abs().max() <= rounding:  # tiny is reached by differences below 1e-154
             return Update(Outcome.TIE)
         # A mean in which the first votes count as much as they must, so that it needs no starting value.
         self.spread.mul_(1 - _SPREAD_RATE)
