@@ -167,6 +167,11 @@ class FirstOrder(VoteProbe):
                 samples = {name: tests[name] for name in names}
             with explained_in_evaluation(self.evaluating):
                 test_pass = run_pass(replica, samples, leaves, scaler=self.scaler, judged=names)
+            if vote.losses.have_judge and all(gradient is None for gradient in test_pass.gradients):
+                raise ValueError(
+                    "FirstOrder needs the gradient of the judge, and the judge has none: "
+                    "pass probe=sy.InnerLoop(), which only evaluates it."
+                )
             for name in names:
                 losses.append(test_pass.losses[name])
                 outputs += [test_pass.outputs[name]] if test_pass.outputs else []

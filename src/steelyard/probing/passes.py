@@ -223,7 +223,6 @@ def run_pass(
 
     Raises:
         HalfTooSmallError: Batch normalisation needs more samples.
-        ValueError: A judge of the user's own has no gradient.
     """
     model, losses = model_and_losses(replica)
     try:
@@ -235,11 +234,6 @@ def run_pass(
     if judged:
         domain_losses = {name: domain_losses[name] for name in judged}
     total = torch.stack(list(domain_losses.values())).sum()
-    if judged and losses.have_judge and not total.requires_grad:
-        raise ValueError(
-            "FirstOrder needs the gradient of the judge, and the judge has none: "
-            "pass probe=sy.InnerLoop(), which only evaluates it."
-        )
     # Half of one domain's samples: in the outer loss their weight is about 1 / (2K).
     weight = 1 / (2 * len(losses.domains))
     gradients, overflowed = take_gradients(total, leaves.replicas, scaler=scaler, weight=weight)

@@ -179,7 +179,9 @@ def _transfer_flags(entries: Sequence[DomainAudit], *, own_errors: Tensor, given
 
 def _size_flags(entries: Sequence[DomainAudit]) -> list[Flag]:
     """Domains with gradients of another size, few batches or a small share of the update."""
-    flags = []
+    flags: list[Flag] = []
+    if max(entry.votes for entry in entries) < FEWEST_VOTES:
+        return flags
     for entry in entries:
         if not 1 / _OUT_OF_SCALE <= entry.loss_scale <= _OUT_OF_SCALE:
             ratio = f"{entry.loss_scale:.3g} times as large as the median domain's"

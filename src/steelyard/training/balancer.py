@@ -1,5 +1,6 @@
 """The balancer: what a user puts into the training loop."""
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -143,7 +144,9 @@ class Balancer(nn.Module):
     def audit(self) -> Audit:
         """Who helps whom, and which domain is noisy, harmful, out of scale or starved; `print` shows it as a table."""
         batches, *presence = self._presence.tolist()
-        presences = [count / max(batches, 1) for count in presence]
+        presences = [math.nan] * len(presence)
+        if batches:
+            presences = [count / batches for count in presence]
         return audit_domains(self.domains, self.transfer, weights=self.weights, shares=self.shares, presences=presences)
 
     def forward(
@@ -167,6 +170,7 @@ class Balancer(nn.Module):
         present = arguments.checked_batch(batch, self.domains)
         if held_out is not None:
             held_out = arguments.checked_batch(held_out, self.domains)
+        self._choose_if_due(model, optimizer)  # it follows from the model, and stays if this call fails
         self._ranks_agreed = False
         own_tensors = [self._outcomes, self._presence, *self.valuation.buffers()]
         with restored_on_error(own_tensors, self.weighting, self.probe, unless=lambda: self._ranks_agreed):
@@ -218,19 +222,18 @@ class Balancer(nn.Module):
         if optimizer is None:
             raise ValueError("the optimizer is needed for the vote: balancer(model, batch, optimizer).")
         arguments.check_kind("optimizer", optimizer, Optimizer)
-        probe = self._probe_for(model, optimizer)
-        yields_scores = isinstance(probe, VoteProbe) and probe.yields_scores
-        finding = probe.find(model, batch, losses=self.domain_losses, optimizer=optimizer, held_out=held_out)
+        assert self.probe is not None  # noqa: S101
+        yields_scores = isinstance(self.probe, VoteProbe) and self.probe.yields_scores
+        finding = self.probe.find(model, batch, losses=self.domain_losses, optimizer=optimizer, held_out=held_out)
         if finding is None:
             return nothing, self._count(Update(Outcome.NOT_DUE))
         return self._update(finding, model, batch, yields_scores=yields_scores)
 
-    def _probe_for(self, model: nn.Module, optimizer: Optimizer) -> Probe:
-        """The probe; at the first call it may have to be chosen."""
-        if self.probe is None:
+    def _choose_if_due(self, model: nn.Module, optimizer: Optimizer | None) -> None:
+        """Choose the probe at the first call in training."""
+        chosen = self.probe is not None or not self._auto
+        if not chosen and self.training and torch.is_grad_enabled() and isinstance(optimizer, Optimizer):
             self._choose(choose_probe(self.weighting.statistic, model, self.domain_losses, optimizer))
-        assert self.probe is not None  # noqa: S101
-        return self.probe
 
     def _choose(self, choice: Choice) -> None:
         self._choice = arguments.as_bytes(choice).to(self._outcomes.device)
@@ -284,7 +287,7 @@ class Balancer(nn.Module):
 
 
 def _prepare_to_load(module: Balancer, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Refuse a checkpoint that does not fit; make the probe that was chosen when it was saved."""
+    """Refuse a checkpoint that does not fit; make the probe that was chosen when it was saved, if any."""
     arguments.check_checkpoint(state, prefix, module._signature)
     choice = state.get(f"{prefix}_choice")
     if choice is None:
@@ -292,3 +295,5 @@ def _prepare_to_load(module: Balancer, state: dict[str, Any], prefix: str, *_: A
     module._choice = torch.zeros_like(choice, device=module._outcomes.device)
     if module._auto and len(choice):
         module._choose(Choice(*arguments.from_bytes(choice)))
+    elif module._auto:  # saved before the first call
+        module._set_probe(None)

@@ -1,12 +1,13 @@
 """How scores are judged: bounded, so that no single score counts for more than losing all."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from steelyard.measurement import Scores
+from steelyard.training.full_precision import FullPrecision
 
 
-class Judging(nn.Module):
+class Judging(FullPrecision):
     """Turns losses into bounded scores J = 1 − exp(−L / L0), where L0 is a domain's loss at its first vote.
 
     A loss as such rewards steps that soften over-confident outputs on wrong labels; the bounded form does so much less.
@@ -48,7 +49,9 @@ class Judging(nn.Module):
         zero_step = scores.after[-1]
         # A domain that is judged and has no step has no loss of its own; its score after the zero step serves.
         levels = torch.where(levels.isnan(), zero_step, levels).to(self.first_losses.device)
-        self.negative |= levels < 0
+        # A first-order score may be below 0 where no loss is, so then only scores before any step tell.
+        lowest = torch.where(scores.before.isnan(), scores.after.nan_to_num(nan=torch.inf).amin(0), scores.before)
+        self.negative |= (levels < 0) | (lowest.to(levels.device) < 0)
         unseen = (self.first_losses == 0) & (levels > 0)
         self.first_losses[unseen] = levels[unseen]
 

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from steelyard.measurement import Measurement
+from steelyard.training.full_precision import FullPrecision
 
 _SPREAD_RATE = 0.05  # by which the spreads of scores follow a new vote
 _NORM_RATE = 0.01  # by which the sizes of gradients do
@@ -13,7 +14,7 @@ _OUTLIER = 3.0  # a ratio of gradients' sizes to their median above this, or bel
 _LARGEST_RATIO = 1000.0  # of gradients' sizes to their median that is still made up for
 
 
-class Transfer(nn.Module):
+class Transfer(FullPrecision):
     """The transfer matrix T_ij = J_j(θ + Δ_i) − J_j(θ + Δ_0), accumulated over votes.
 
     Entry (i, j) says how a step Δ_i for domain i changes the judged score J_j of domain j; negative values help. Δ_0 is
@@ -39,7 +40,8 @@ class Transfer(nn.Module):
     def __init__(self, importance: Sequence[float]) -> None:
         super().__init__()
         domains = len(importance)
-        self.register_buffer("importance", torch.tensor(importance, dtype=torch.float64))
+        # Not in checkpoints: a setting of the balancer.
+        self.register_buffer("importance", torch.tensor(importance, dtype=torch.float64), persistent=False)
         self.register_buffer("moments", torch.zeros(3, domains, domains + 1, dtype=torch.float64))
         self.register_buffer("square_norms", torch.zeros(3, domains, dtype=torch.float64))
         self.register_buffer("spreads", torch.zeros(2, domains, dtype=torch.float64))
@@ -166,9 +168,13 @@ def _follow(means: Tensor, factors: Tensor, values: Tensor, *, rate: float) -> N
 
 
 def _to_median(sizes: Tensor) -> Tensor:
-    """Sizes relative to their median, within limits; 1 where one is unknown."""
-    ratios = torch.nan_to_num(sizes / sizes.nanmedian(), nan=1.0, posinf=_LARGEST_RATIO)
-    return ratios.clamp(1 / _LARGEST_RATIO, _LARGEST_RATIO)
+    """Sizes relative to their median, within limits; 1 where one is unknown or 0.
+
+    Of two in the middle their geometric mean is the median, because nothing says which of them is the usual one.
+    """
+    logarithms = torch.where(sizes > 0, sizes.log(), torch.nan)
+    ratios = (logarithms - logarithms.nanquantile(0.5)).exp()
+    return ratios.nan_to_num(nan=1.0).clamp(1 / _LARGEST_RATIO, _LARGEST_RATIO)
 
 
 def _standard_error(moments: Tensor) -> Tensor:

@@ -59,6 +59,9 @@ class Valuation(nn.Module):
             return worth
         if self.statistic is not Statistic.HYPOTHETICAL_LOSSES or not self.needs_scores:
             return finding.measurement
-        # Σ_j K ω_j J_ij: with equal importance a plain sum, as in the paper.
+        # Σ_j K ω_j J_ij: with equal importance a plain sum, as in the paper. Over ranks that hold different domains,
+        # only scores that were measured after every step are compared.
+        comparable = ~judged[:-1][finding.measurement.present].isnan().any(0)
         importance = self.transfer.importance.cpu() * len(self.transfer.importance)
-        return Measurement((judged[:-1].nan_to_num() * importance).sum(1), finding.measurement.present)
+        sums = (judged[:-1] * importance)[:, comparable].sum(1)
+        return Measurement(sums, finding.measurement.present)

@@ -9,6 +9,7 @@ from torch import Tensor
 from steelyard.measurement import Measurement, Outcome, Statistic, Update
 from steelyard.weighting.weighting import Weighting
 
+_ROUNDING = 8.0  # in units of the last place: differences up to here are a tie
 _SPREAD_RATE = 0.05  # by which the running mean of c² follows a new vote
 
 
@@ -86,11 +87,16 @@ class Evidence(Weighting):
         present = measurement.present.to(self.evidence.device)
         worth = measurement.values.to(self.evidence.device)[present]
         centred = worth - worth.mean()
-        if not centred.any():
+        square = centred.square().mean()
+        if not square.isfinite():  # differences above 1e154, which would end all learning
+            return Update(Outcome.NOT_FINITE)
+        limits = torch.finfo(square.dtype)
+        rounding = _ROUNDING * limits.eps * worth.abs().max()
+        if square < limits.tiny or centred.abs().max() <= rounding:  # tiny is reached by differences below 1e-154
             return Update(Outcome.TIE)
         # A mean in which the first votes count as much as they must, so that it needs no starting value.
         self.spread.mul_(1 - _SPREAD_RATE)
-        self.spread += _SPREAD_RATE * torch.stack([centred.square().mean(), torch.ones_like(self.spread[0])])
+        self.spread += _SPREAD_RATE * torch.stack([square, torch.ones_like(square)])
         root_mean_square = (self.spread[0] / self.spread[1]).sqrt()
         self.evidence[present] += centred / root_mean_square
         self.votes[present] += 1

@@ -1,0 +1,255 @@
+"""The transfer matrix: means and errors by hand, what a step is worth, importance, sizes of gradients."""
+
+import math
+
+import pytest
+import torch
+from torch.nn.functional import mse_loss
+
+import steelyard as sy
+from plain_votes import optimizer_with_state
+from steelyard.measurement import Scores
+from steelyard.probing import Finding
+from steelyard.training.transfer import Transfer
+from toys import batch, smooth
+
+NAMES = ("a", "b", "c")
+NAN = math.nan
+
+
+def table(rows):
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def random_tables(count, domains=3, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, domains + 1, domains, generator=generator, dtype=torch.float64)
+
+
+def ones(domains=3):
+    return torch.ones(domains, dtype=torch.float64)
+
+
+def balancer_of(importance=None, **kwargs):
+    return sy.Balancer(NAMES, loss=mse_loss, importance=importance, **kwargs)
+
+
+def worth_of(importance, *, probe=sy.InnerLoop, votes=4, weighting=None):
+    """What steps are worth in a few votes at one point, with these importances."""
+    torch.manual_seed(0)
+    model = smooth().double()
+    samples = batch((6, 6, 6), names=NAMES, dtype=torch.float64)
+    optimizer = optimizer_with_state("SGD", model, samples)
+    balancer = balancer_of(importance, probe=probe(), weighting=weighting)
+    values = []
+    for seed in range(votes):
+        balancer(model, batch((6, 6, 6), names=NAMES, dtype=torch.float64, seed=seed), optimizer)
+        values.append(list(balancer.last.measured.values()))
+    return values, balancer
+
+
+def test_mean_standard_error_and_count_over_votes():
+    tables = random_tables(7)
+    tables[2, 1] = NAN  # no step for the second domain
+    tables[3, :, 2] = NAN  # the third is not judged
+    transfer = Transfer([0.2, 0.3, 0.5])
+    assert transfer.mean.isnan().all()
+    for judged in tables:
+        transfer.observe(judged, ones())
+    differences = tables[:, :-1] - tables[:, -1:]
+    expected_given = differences * table([0.2, 0.3, 0.5])
+    for row in range(3):
+        for column in range(3):
+            values = differences[:, row, column]
+            values = values[~values.isnan()]
+            assert transfer.count[row, column] == len(values)
+            assert transfer.mean[row, column].item() == pytest.approx(values.mean().item(), rel=1e-12)
+            error = values.std().item() / len(values) ** 0.5
+            assert transfer.standard_error[row, column].item() == pytest.approx(error, rel=1e-12)
+        others = [column for column in range(3) if column != row]
+        values = expected_given[:, row, others].nansum(1)[~differences[:, row, row].isnan()]
+        if row == 2:  # judged nowhere in vote 3, but stepped
+            values = expected_given[:, row, others].nansum(1)
+        error = values.std().item() / len(values) ** 0.5
+        assert transfer.given[:, row].tolist() == pytest.approx([values.mean().item(), error], rel=1e-12)
+
+
+def test_one_vote_has_a_mean_and_no_error():
+    transfer = Transfer([0.5, 0.5])
+    transfer.observe(table([[1.0, 2.0], [3.0, 5.0], [1.0, 1.0]]), ones(2))
+    assert transfer.mean.tolist() == [[0.0, 1.0], [2.0, 4.0]]
+    assert transfer.standard_error.isnan().all()
+
+
+def test_what_a_step_is_worth_by_hand():
+    transfer = Transfer([0.25, 0.75])
+    first = transfer.observe(table([[1.0, 10.0], [3.0, 50.0], [0.0, 0.0]]), ones(2))
+    # The spreads are 1 and 20: the first vote's own.
+    assert first.values.tolist() == pytest.approx([0.25 * 1 + 0.75 * 0.5, 0.25 * 3 + 0.75 * 2.5])
+    second = transfer.observe(table([[9.0, 0.0], [9.0, 20.0], [9.0, 0.0]]), ones(2))
+    # Running means of the variances, in which the first vote's factor is 0.95 · 0.05 and the second's 0.05.
+    spread = math.sqrt((0.95 * 400 + 100) / 1.95)
+    assert second.values.tolist() == pytest.approx([0.0, 0.75 * 20 / spread])
+    assert second.present.tolist() == [True, True]
+
+
+def test_what_is_common_to_all_steps_is_no_help():
+    """A shift of a column by what the optimizer does for a gradient of zero changes nothing."""
+    plain, shifted = Transfer([0.5, 0.2, 0.3]), Transfer([0.5, 0.2, 0.3])
+    for judged in random_tables(3):
+        expected = plain.observe(judged, ones())
+        moved = shifted.observe(judged + table([[7.0, -5.0, 0.0]]), ones())
+        torch.testing.assert_close(moved.values, expected.values)
+    torch.testing.assert_close(plain.mean, shifted.mean)
+
+
+def test_no_column_counts_for_more_because_its_scores_vary_more():
+    plain, stretched = Transfer([0.5, 0.2, 0.3]), Transfer([0.5, 0.2, 0.3])
+    for judged in random_tables(5):
+        expected = plain.observe(judged, ones())
+        torch.testing.assert_close(
+            stretched.observe(judged * table([[1.0, 1e6, 1e-6]]), ones()).values, expected.values
+        )
+
+
+@pytest.mark.parametrize("column", [[NAN] * 4, [2.0] * 4], ids=["not judged", "the same after every step"])
+def test_a_column_that_says_nothing_is_left_out(column):
+    judged = random_tables(1)[0]
+    judged[:, 1] = table(column)
+    worth = Transfer([0.2, 0.6, 0.2]).observe(judged, ones())
+    assert worth.present.all()
+    scaled = (judged[:-1] - judged[-1])[:, [0, 2]]
+    spreads = (scaled - scaled.mean(0)).square().mean(0).sqrt()
+    torch.testing.assert_close(worth.values, (0.2 * scaled / spreads).sum(1))
+
+
+def test_a_row_without_a_step_is_not_present_and_one_step_compares_nothing():
+    judged = random_tables(1)[0]
+    judged[1] = NAN
+    worth = Transfer([1 / 3] * 3).observe(judged, ones())
+    assert worth.present.tolist() == [True, False, True]
+    assert worth.values[1] == 0
+    judged[2] = NAN
+    assert Transfer([1 / 3] * 3).observe(judged, ones()).taking_part == []
+
+
+def test_a_score_that_is_not_finite_does_not_stay_in_the_matrix():
+    transfer = Transfer([0.5, 0.5])
+    transfer.observe(table([[1.0, math.inf], [3.0, 5.0], [1.0, 1.0]]), table([math.inf, 2.0]))
+    transfer.observe(table([[1.0, 2.0], [3.0, 5.0], [1.0, 1.0]]), ones(2))
+    assert transfer.count.tolist() == [[2, 1], [2, 2]]
+    assert transfer.mean.isfinite().all()
+    assert transfer.gradient_norms.tolist() == pytest.approx([1.0, math.sqrt(2.5)])
+
+
+def test_the_size_of_gradients_is_their_root_mean_square():
+    transfer = Transfer([1 / 3] * 3)
+    assert transfer.gradient_scale.tolist() == [1.0, 1.0, 1.0]
+    for norms in ([3.0, 1.0, NAN], [5.0, 1.0, NAN]):
+        transfer.observe(random_tables(1)[0], table(norms))
+    assert transfer.gradient_norms[:2].tolist() == pytest.approx([math.sqrt(17), 1.0])
+    assert transfer.gradient_norms[2].isnan()
+    assert transfer.gradient_scale.tolist() == pytest.approx([math.sqrt(17), 1.0, 1.0])  # to the lower of two medians
+
+
+@pytest.mark.parametrize(
+    ("norm", "scale"), [(2.9, 1.0), (3.1, 3.1), (0.35, 1.0), (0.3, 0.3), (0.0, 0.001), (1e9, 1000)]
+)
+def test_sizes_within_the_dead_zone_are_alike_and_ratios_are_bounded(norm, scale):
+    transfer = Transfer([1 / 3] * 3, dead_zone=3.0)
+    transfer.observe(random_tables(1)[0], table([1.0, norm, 1.0]))
+    assert transfer.gradient_scale.tolist() == pytest.approx([1.0, scale, 1.0])
+
+
+def test_rows_are_divided_by_the_size_of_gradients():
+    judged = random_tables(1)[0]
+    sizes = table([1.0, 100.0, 1.0])
+    stretched = judged.clone()
+    stretched[:-1] = judged[-1] + (judged[:-1] - judged[-1]) * sizes[:, None]
+    expected = Transfer([0.2, 0.3, 0.5]).observe(judged, ones())
+    torch.testing.assert_close(Transfer([0.2, 0.3, 0.5]).observe(stretched, sizes).values, expected.values)
+
+
+@pytest.mark.parametrize("probe", [sy.InnerLoop, sy.FirstOrder])
+def test_only_ratios_of_importance_matter(probe):
+    plain, _ = worth_of({"a": 1, "b": 2, "c": 0.5}, probe=probe)
+    scaled, balancer = worth_of({"c": 500.0, "a": 1000.0, "b": 2000.0}, probe=probe)
+    for one, other in zip(plain, scaled, strict=True):
+        assert one == pytest.approx(other, rel=1e-12)
+    unlike, _ = worth_of(None, probe=probe)
+    assert unlike[0] != pytest.approx(plain[0])
+    equal, _ = worth_of({"a": 3, "b": 3, "c": 3}, probe=probe)
+    assert equal[0] == pytest.approx(unlike[0], rel=1e-12)
+    assert balancer.transfer.importance.tolist() == pytest.approx([2 / 7, 4 / 7, 1 / 7])
+
+
+@pytest.mark.parametrize("probe", [sy.InnerLoop, sy.FirstOrder])
+def test_importance_0_drops_a_domains_column_and_never_its_row(probe):
+    values, balancer = worth_of({"a": 1, "b": 1, "c": 0}, probe=probe, votes=1)
+    transfer = balancer.transfer.mean[:, :2] / balancer.transfer.gradient_scale[:, None]
+    spreads = (transfer - transfer.mean(0)).square().mean(0).sqrt()
+    assert values[0] == pytest.approx((transfer / spreads / 2).sum(1).tolist(), rel=1e-9)
+    assert len(values[0]) == 3
+    assert balancer.transfer.mean.isfinite().all()  # what is auxiliary is measured all the same
+
+
+def test_counted_votes_follow_importance_too():
+    values, balancer = worth_of({"a": 0, "b": 1, "c": 3}, weighting=sy.DirichletVote(), votes=1)
+    torch.manual_seed(0)
+    model = smooth().double()
+    samples = batch((6, 6, 6), names=NAMES, dtype=torch.float64)
+    optimizer = optimizer_with_state("SGD", model, samples)
+    finding = balancer.probe.find(model, samples, losses=balancer.domain_losses, optimizer=optimizer)
+    expected = finding.scores.after[:-1] @ table([0.0, 0.75, 2.25])
+    assert values[0] == pytest.approx(expected.tolist(), rel=1e-9)
+
+
+def test_counted_votes_compare_steps_by_scores_that_were_measured_after_each():
+    """On several ranks a score may be unknown after some steps; it must not count as a score of 0 there."""
+    balancer = balancer_of({"a": 1, "b": 1, "c": 1}, probe=sy.InnerLoop(), weighting=sy.DirichletVote())
+    after = table([[5.0, 1.0, NAN], [6.0, 2.0, 7.0], [NAN, 3.0, 8.0], [5.0, 4.0, 7.0]])
+    scores = Scores(after=after, before=table([NAN] * 3), losses=ones(), gradient_norms=ones())
+    measurement = balancer._followed(Finding(sy.Measurement.of(ones()), scores=scores))
+    assert measurement.values.tolist() == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("importance", "message"),
+    [
+        ({"a": 0, "b": 0, "c": 0}, "importance must be above 0 for at least one domain; got 0 for all"),
+        ({"a": 1, "b": -1, "c": 0}, "importance must be finite and not negative; got .*-1"),
+        ({"a": 1, "b": NAN, "c": 0}, "importance must be finite and not negative; got .*nan"),
+        ({"a": 1, "b": math.inf, "c": 0}, "importance must be finite and not negative; got .*inf"),
+        ({"a": 1, "b": 1}, r"importance must map each of \('a', 'b', 'c'\) to a number; got {'a': 1, 'b': 1}"),
+        ({"a": 1, "b": 1, "c": 1, "d": 1}, "importance must map each of"),
+        ([1, 1, 1], "importance must map each of"),
+    ],
+)
+def test_refuses_importance_that_says_nothing(importance, message):
+    with pytest.raises(ValueError, match=message):
+        balancer_of(importance)
+
+
+@pytest.mark.parametrize("cast", [torch.float16, torch.bfloat16, torch.float32])
+def test_casting_a_balancer_takes_no_precision_from_what_was_measured(cast):
+    model = smooth()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    plain, other = balancer_of(probe=sy.FirstOrder()), balancer_of(probe=sy.FirstOrder()).to(cast)
+    for seed in range(4):
+        for balancer in (plain, other):
+            balancer(model, batch((6, 6, 6), names=NAMES, seed=seed), optimizer)
+        if seed == 2:
+            other.to(cast)
+    assert plain.audit().as_dict() == other.audit().as_dict()
+    for name, tensor in plain.state_dict().items():
+        assert torch.equal(tensor, other.state_dict()[name]), name
+
+
+def test_the_balancer_reports_transfer_with_any_weighting():
+    model = smooth()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for weighting, count in ((sy.Evidence(), 4), (sy.Fixed(), 4), (sy.DirichletVote(), 1)):
+        balancer = balancer_of(probe=sy.InnerLoop(), weighting=weighting)
+        for seed in range(4):
+            balancer(model, batch((6, 6, 6), names=NAMES, seed=seed), optimizer)
+        assert (balancer.transfer.count == count).all()
