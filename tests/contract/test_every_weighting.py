@@ -42,9 +42,7 @@ WEIGHTINGS = {
     "log of shifted losses": Entry(lambda: sy.LogLoss(shift=1.0), equivariant="up to rounding", positive=True),
     "dual balancing": Entry(sy.DualBalancing, equivariant="up to rounding", positive=True),
     "evidence": Entry(sy.Evidence, equivariant="up to rounding"),
-    "forgetting evidence": Entry(
-        lambda: sy.Evidence(rate=0.5, caution=0.0, forgetting=0.1, floor=0.0), equivariant="up to rounding"
-    ),
+    "reckless evidence": Entry(lambda: sy.Evidence(rate=0.5, caution=0.0, floor=0.0), equivariant="up to rounding"),
     "from a scalarizer": Entry(
         lambda: sy.FromScalarizer(lambda losses: (1 + losses.square()).log().sum()), on_simplex=False, negative=True
     ),

@@ -138,7 +138,7 @@ def test_refuses_a_probe_that_yields_no_scores():
 
 
 def settings_of(kind):
-    weighting = sy.Evidence(rate=0.5, caution=0.1, forgetting=0.01)
+    weighting = sy.Evidence(rate=0.5, caution=0.1)
     settings = {"loss": mse_loss, "weighting": weighting, "importance": {"a": 1, "b": 2}}
     if kind == "judge":
         settings["judge"] = l1_loss

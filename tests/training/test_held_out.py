@@ -101,7 +101,7 @@ def test_a_domain_may_be_only_in_the_batch_or_only_held_out(probe):
     expected[1:, :2] = plain_table(probe, model, optimizer, samples, held_out, for_all(mse_loss, NAMES))
     assert_close(finding.scores.after, expected)
     assert balancer.transfer.count.tolist() == [[0, 0, 0], [1, 1, 0], [1, 1, 0]]
-    assert balancer.judging.first_losses.gt(0).all()
+    assert balancer.valuation.judging.first_losses.gt(0).all()
     check_outer_step(balancer, loss, model, samples)
 
 

@@ -108,12 +108,12 @@ def test_printing_a_balancer_advises_a_judge_for_negative_losses():
 @pytest.mark.parametrize("weighting", [sy.DirichletVote, sy.Evidence])
 def test_losses_are_bounded_by_default_unless_votes_are_counted_as_in_the_paper(weighting):
     balancer = sy.Balancer(NAMES, loss=mse_loss, weighting=weighting())
-    assert balancer.judging.bounded is (weighting is sy.Evidence)
+    assert balancer.valuation.judging.bounded is (weighting is sy.Evidence)
     for judge in ("bounded", "loss"):
-        assert sy.Balancer(NAMES, loss=mse_loss, weighting=weighting(), judge=judge).judging.bounded is (
+        assert sy.Balancer(NAMES, loss=mse_loss, weighting=weighting(), judge=judge).valuation.judging.bounded is (
             judge == "bounded"
         )
-    assert not sy.Balancer(NAMES, loss=mse_loss, weighting=weighting(), judge=l1_loss).judging.bounded
+    assert not sy.Balancer(NAMES, loss=mse_loss, weighting=weighting(), judge=l1_loss).valuation.judging.bounded
 
 
 @every_probe

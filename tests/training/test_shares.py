@@ -32,7 +32,7 @@ def train(factors, *, probe, steps=25, **settings):
     model = smooth().double()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)  # so that no step overshoots, which the exact probe sees
     losses = {name: lambda o, y, factor=factor: factor * mse_loss(o, y) for name, factor in factors.items()}
-    weighting = sy.Evidence(**{"rate": 0.2, "caution": 0.5, "dead_zone": 1.0, **settings})
+    weighting = sy.Evidence(**{"rate": 0.2, "caution": 0.5, **settings})
     balancer = sy.Balancer(NAMES, loss=losses, weighting=weighting, probe=probe())
     for step in range(steps):
         take_step(balancer(model, alike(step), optimizer), optimizer)
@@ -41,7 +41,7 @@ def train(factors, *, probe, steps=25, **settings):
 
 def with_norms(norms, **settings):
     """A balancer that has seen gradients of these norms, and no evidence."""
-    balancer = sy.Balancer(NAMES, loss=mse_loss, weighting=sy.Evidence(**{"dead_zone": 1.0, **settings}))
+    balancer = sy.Balancer(NAMES, loss=mse_loss, weighting=sy.Evidence(**settings))
     scores = torch.zeros(len(NAMES) + 1, len(NAMES), dtype=torch.float64)
     balancer.transfer.observe(scores, torch.tensor(norms, dtype=torch.float64))
     return balancer
@@ -65,7 +65,7 @@ def test_a_loss_times_500_gets_a_500th_of_the_weight_at_the_first_vote(probe):
     weights, shares = [], []
     for factor in (1.0, 500.0):
         losses = {"a": mse_loss, "b": lambda o, y, factor=factor: factor * mse_loss(o, y), "c": mse_loss}
-        weighting = sy.Evidence(dead_zone=1.0, caution=0.0)
+        weighting = sy.Evidence(caution=0.0)
         balancer = sy.Balancer(NAMES, loss=losses, weighting=weighting, probe=probe())
         balancer(model, alike(0), optimizer)
         weights.append(balancer.weights)
@@ -112,14 +112,8 @@ def test_an_outlier_does_not_change_the_weights_of_the_others_by_much(outlier):
     assert update < 2 or outlier > 1e3  # ratios beyond a thousand are not made up for
 
 
-def test_the_dead_zone_leaves_sizes_that_differ_little_alone():
-    assert with_norms([1.0, 2.0, 1.0], dead_zone=3.0).weights == pytest.approx(dict.fromkeys(NAMES, 1 / 3))
-    weights = with_norms([1.0, 2.0, 1.0], dead_zone=1.5).weights
-    assert weights["b"] / weights["a"] == pytest.approx(0.5)
-
-
 def test_the_outer_loss_has_the_weights_and_not_the_shares():
-    balancer = with_norms([1.0, 2.0, 0.5], dead_zone=1.0)
+    balancer = with_norms([1.0, 2.0, 0.5])
     model = smooth().double()
     samples = alike(1)
     balancer.eval()

@@ -9,7 +9,7 @@ import steelyard as sy
 
 
 def started(domains, **settings):
-    weighting = sy.Evidence(**{"rate": 0.1, "caution": 0.0, "forgetting": 0.0, "floor": 0.0, **settings})
+    weighting = sy.Evidence(**{"rate": 0.1, "caution": 0.0, "floor": 0.0, **settings})
     weighting.start(domains)
     return weighting
 
@@ -29,7 +29,7 @@ def votes_of(count, domains, *, seed=0, shift=0.0):
     return worth
 
 
-def plain_rule(votes, *, rate, caution, forgetting, floor):
+def plain_rule(votes, *, rate, caution, floor):
     """The formula of the docstring in plain Python."""
     domains = len(votes[0])
     evidence, counts, squares, factors = [0.0] * domains, [0.0] * domains, 0.0, 0.0
@@ -38,8 +38,8 @@ def plain_rule(votes, *, rate, caution, forgetting, floor):
         squares = 0.95 * squares + 0.05 * sum((value - mean) ** 2 for value in worth) / domains
         factors = 0.95 * factors + 0.05
         spread = math.sqrt(squares / factors)
-        evidence = [(1 - forgetting) * s + (value - mean) / spread for s, value in zip(evidence, worth, strict=True)]
-        counts = [(1 - forgetting) ** 2 * n + 1 for n in counts]
+        evidence = [s + (value - mean) / spread for s, value in zip(evidence, worth, strict=True)]
+        counts = [n + 1 for n in counts]
     exponents = []
     for s, n in zip(evidence, counts, strict=True):
         beyond = max(abs(s) - caution * math.sqrt(n), 0.0)
@@ -47,11 +47,10 @@ def plain_rule(votes, *, rate, caution, forgetting, floor):
     return [(1 - floor) * exponent / sum(exponents) + floor / domains for exponent in exponents]
 
 
-@pytest.mark.parametrize("forgetting", [0.0, 0.1])
 @pytest.mark.parametrize("caution", [0.0, 1.5])
 @pytest.mark.parametrize("domains", [2, 5])
-def test_shares_follow_the_formula(domains, caution, forgetting):
-    settings = {"rate": 0.2, "caution": caution, "forgetting": forgetting, "floor": 0.1}
+def test_shares_follow_the_formula(domains, caution):
+    settings = {"rate": 0.2, "caution": caution, "floor": 0.1}
     weighting = started(domains, **settings)
     votes = votes_of(30, domains, shift=1.0).tolist()
     for worth in votes:
@@ -113,23 +112,13 @@ def test_units_of_what_is_measured_do_not_matter(scale):
 
 
 def test_an_absent_domain_keeps_its_evidence_and_is_not_compared():
-    weighting = started(3, forgetting=0.1)
+    weighting = started(3)
     vote(weighting, 0.0, 1.0, 5.0)
     before = weighting.evidence.clone(), weighting.votes.clone()
     vote(weighting, 0.0, 1.0, -100.0, present=[True, True, False])
     assert weighting.evidence[2] == before[0][2]
-    assert weighting.votes.tolist() == pytest.approx([1.81, 1.81, 1.0])
-    assert weighting.evidence[0] < 0.9 * before[0][0]
-
-
-def test_forgotten_evidence_lets_shares_return():
-    shares = {}
-    for forgetting in (0.0, 0.2):
-        weighting = started(2, forgetting=forgetting)
-        for worth in ((0.0, 1.0),) * 40 + ((1.0, 0.0),) * 20:
-            vote(weighting, *worth)
-        shares[forgetting] = weighting.weights()[0]
-    assert shares[0.2] < 0.5 < shares[0.0]
+    assert weighting.votes.tolist() == [2.0, 2.0, 1.0]
+    assert weighting.evidence[0] < before[0][0]
 
 
 @pytest.mark.parametrize("worth", [(1.0, 1.0), (0.1 + 0.2, 0.3), (1e-300, 2e-300)])
@@ -154,9 +143,7 @@ def test_a_difference_whose_square_overflows_does_not_end_learning():
     [
         ({"rate": -0.1}, "rate must not be negative and must be finite; got -0.1"),
         ({"caution": math.inf}, "caution must not be negative and must be finite; got inf"),
-        ({"forgetting": 1.0}, "forgetting must be at least 0 and below 1; got 1.0"),
         ({"floor": math.nan}, "floor must be at least 0 and below 1; got nan"),
-        ({"dead_zone": 0.5}, "dead_zone must be at least 1 and finite; got 0.5"),
     ],
 )
 def test_refuses_settings_out_of_range(settings, message):

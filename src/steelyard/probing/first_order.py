@@ -16,6 +16,7 @@ from steelyard.probing.optimizer_step import Rule, check_model_is_used
 from steelyard.probing.passes import (
     GradientRows,
     Leaves,
+    Pass,
     explained_in_evaluation,
     leaves_of,
     model_and_losses,
@@ -152,31 +153,35 @@ class FirstOrder(VoteProbe):
 
     def _run_tests(self, vote: Vote, *, everything: bool) -> HalfPasses:
         """Passes over the meta-test halves: one for each domain's score if scores are due, else one for their sum."""
-        tests = vote.halves.tests
-        judged = [list(tests)]
+        judged = [list(vote.halves.tests)]
         if self.yields_scores:
-            judged = [[name] for name in tests]
+            judged = [[name] for name in vote.halves.tests]
         losses: list[Tensor] = []
         outputs: list[Tree] = []
         rows: list[Gradients] = []
         for names in judged:
-            replica, leaves = _fresh_replica(vote, everything=everything)
-            samples = tests
-            if self.evaluating:  # on batch statistics, by contrast, a domain's score depends on the others' samples
-                model_and_losses(replica)[0].eval()
-                samples = {name: tests[name] for name in names}
-            with explained_in_evaluation(self.evaluating):
-                test_pass = run_pass(replica, samples, leaves, scaler=self.scaler, judged=names)
-            if vote.losses.have_judge and all(gradient is None for gradient in test_pass.gradients):
-                raise ValueError(
-                    "FirstOrder needs the gradient of the judge, and the judge has none: "
-                    "pass probe=sy.InnerLoop(), which only evaluates it."
-                )
-            for name in names:
-                losses.append(test_pass.losses[name])
-                outputs += [test_pass.outputs[name]] if test_pass.outputs else []
+            test_pass = self._run_test(names, vote, everything=everything)
+            losses += [test_pass.losses[name] for name in names]
+            if test_pass.outputs:  # an objective has none
+                outputs += [test_pass.outputs[name] for name in names]
             rows.append(test_pass.gradients)
         return HalfPasses(losses, outputs, GradientRows.separate(rows))
+
+    def _run_test(self, names: Sequence[str], vote: Vote, *, everything: bool) -> Pass:
+        """One pass over meta-test halves, with the gradients of the scores of the named domains."""
+        replica, leaves = _fresh_replica(vote, everything=everything)
+        samples = vote.halves.tests
+        if self.evaluating:  # on batch statistics, by contrast, a domain's score depends on the others' samples
+            model_and_losses(replica)[0].eval()
+            samples = {name: samples[name] for name in names}
+        with explained_in_evaluation(self.evaluating):
+            test_pass = run_pass(replica, samples, leaves, scaler=self.scaler, judged=names)
+        if vote.losses.have_judge and all(gradient is None for gradient in test_pass.gradients):
+            raise ValueError(
+                "FirstOrder needs the gradient of the judge, and the judge has none: "
+                "pass probe=sy.InnerLoop(), which only evaluates it."
+            )
+        return test_pass
 
     def _check(self, vote: Vote, trained: HalfPasses, tested: HalfPasses, replica: Replica, *, drawn: bool) -> None:
         """Refuse to share where the outer loss is not the mean of the halves' losses."""

@@ -137,7 +137,8 @@ def audit_domains(
             votes=int(transfer.count[number].max()),
         )
         entries.append(entry)
-    flags = _transfer_flags(entries, own_errors=errors.diagonal(), given_errors=given[1])
+    own_votes = transfer.count.diagonal().tolist()
+    flags = _transfer_flags(entries, own_votes, own_errors=errors.diagonal(), given_errors=given[1])
     flags += _size_flags(entries)
     return Audit(
         domains=tuple(entries),
@@ -147,19 +148,30 @@ def audit_domains(
     )
 
 
-def _transfer_flags(entries: Sequence[DomainAudit], *, own_errors: Tensor, given_errors: Tensor) -> list[Flag]:
+def _transfer_flags(
+    entries: Sequence[DomainAudit], own_votes: Sequence[int], *, own_errors: Tensor, given_errors: Tensor
+) -> list[Flag]:
     """Domains whose steps do not help themselves as others' do, or harm the others.
 
     Transfer is compared in standard errors, so that losses in other units and votes of any number can be compared.
     """
     # One-sided, and corrected for two questions about each domain (Bonferroni).
     threshold = NormalDist().inv_cdf(1 - _LEVEL / (2 * len(entries)))
-    own: dict[str, float] = {}  # in standard errors
-    given: dict[str, float] = {}
-    for entry, own_error, given_error in zip(entries, own_errors.tolist(), given_errors.tolist(), strict=True):
-        if entry.votes >= FEWEST_VOTES and own_error > 0 and given_error > 0:
+    own: dict[str, float] = {}  # in standard errors, of domains that were judged often enough by their own steps
+    flags = []
+    for entry, votes, own_error, given_error in zip(
+        entries, own_votes, own_errors.tolist(), given_errors.tolist(), strict=True
+    ):
+        if votes >= FEWEST_VOTES and own_error > 0:
             own[entry.name] = entry.own / own_error
-            given[entry.name] = entry.given / given_error
+        if entry.votes >= FEWEST_VOTES and entry.given > threshold * given_error:
+            evidence = f"Its steps make the others worse ({entry.given / given_error:+.1f} standard errors)."
+            flags.append(Flag(domain=entry.name, kind="harms others", evidence=evidence))
+    return flags + _noise_flags(own, threshold)
+
+
+def _noise_flags(own: Mapping[str, float], threshold: float) -> list[Flag]:
+    """Domains whose own transfer, in standard errors, is not shown to help, and shown to be worse than the best."""
     best = min(own, key=lambda name: own[name], default="")
     flags = []
     for name, errors in own.items():
@@ -171,17 +183,12 @@ def _transfer_flags(entries: Sequence[DomainAudit], *, own_errors: Tensor, given
                 "Look at its labels, and whether it has very few samples."
             )
             flags.append(Flag(domain=name, kind="noisy labels", evidence=evidence))
-        if given[name] > threshold:
-            evidence = f"Its steps make the others worse ({given[name]:+.1f} standard errors)."
-            flags.append(Flag(domain=name, kind="harms others", evidence=evidence))
     return flags
 
 
 def _size_flags(entries: Sequence[DomainAudit]) -> list[Flag]:
     """Domains with gradients of another size, few batches or a small share of the update."""
-    flags: list[Flag] = []
-    if max(entry.votes for entry in entries) < FEWEST_VOTES:
-        return flags
+    flags = []
     for entry in entries:
         if not 1 / _OUT_OF_SCALE <= entry.loss_scale <= _OUT_OF_SCALE:
             ratio = f"{entry.loss_scale:.3g} times as large as the median domain's"

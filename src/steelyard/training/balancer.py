@@ -1,6 +1,5 @@
 """The balancer: what a user puts into the training loop."""
 
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -143,10 +142,7 @@ class Balancer(nn.Module):
 
     def audit(self) -> Audit:
         """Who helps whom, and which domain is noisy, harmful, out of scale or starved; `print` shows it as a table."""
-        batches, *presence = self._presence.tolist()
-        presences = [math.nan] * len(presence)
-        if batches:
-            presences = [count / batches for count in presence]
+        presences = (self._presence[1:].double() / self._presence[0]).tolist()  # NaN before the first batch
         return audit_domains(self.domains, self.transfer, weights=self.weights, shares=self.shares, presences=presences)
 
     def forward(
@@ -216,23 +212,28 @@ class Balancer(nn.Module):
             return nothing, Update(Outcome.NO_TRAINING)
         self._presence += torch.tensor([1, *(name in batch for name in self.domains)], device=self._presence.device)
         if self.probe is None and not self._auto:
-            if self.weighting.statistic is Statistic.LOSSES:
-                return nothing, None
-            return nothing, self._count(Update(Outcome.NO_PROBE))
+            follows_losses = self.weighting.statistic is Statistic.LOSSES
+            return nothing, None if follows_losses else self._count(Update(Outcome.NO_PROBE))
         if optimizer is None:
             raise ValueError("the optimizer is needed for the vote: balancer(model, batch, optimizer).")
         arguments.check_kind("optimizer", optimizer, Optimizer)
+        return self._vote(model, batch, optimizer, held_out)
+
+    def _vote(
+        self, model: nn.Module, batch: dict[str, Tree], optimizer: Optimizer, held_out: Mapping[str, Tree] | None
+    ) -> tuple[Finding, Update]:
+        """Ask the probe, and let the weights follow."""
         assert self.probe is not None  # noqa: S101
         yields_scores = isinstance(self.probe, VoteProbe) and self.probe.yields_scores
         finding = self.probe.find(model, batch, losses=self.domain_losses, optimizer=optimizer, held_out=held_out)
         if finding is None:
-            return nothing, self._count(Update(Outcome.NOT_DUE))
+            return Finding(Measurement.nothing(len(self.domains))), self._count(Update(Outcome.NOT_DUE))
         return self._update(finding, model, batch, yields_scores=yields_scores)
 
     def _choose_if_due(self, model: nn.Module, optimizer: Optimizer | None) -> None:
         """Choose the probe at the first call in training."""
-        chosen = self.probe is not None or not self._auto
-        if not chosen and self.training and torch.is_grad_enabled() and isinstance(optimizer, Optimizer):
+        due = self._auto and self.probe is None and self.training
+        if due and torch.is_grad_enabled() and isinstance(optimizer, Optimizer):
             self._choose(choose_probe(self.weighting.statistic, model, self.domain_losses, optimizer))
 
     def _choose(self, choice: Choice) -> None:
