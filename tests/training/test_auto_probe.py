@@ -53,10 +53,10 @@ def called_once(make=mlp, *, domains=NAMES, optimizer=sgd, **kwargs):
 MANY = tuple(f"domain {number}" for number in range(16))
 CHOICES = {
     "mlp": ({}, sy.FirstOrder, 1, "uses the outer step's gradients, and so is cast on every step"),
-    "batch norm": ({"make": normalised}, sy.InnerLoop, 8, "with batch normalisation exact votes cost least"),
+    "batch norm": ({"make": normalised}, sy.InnerLoop, 10, "with batch normalisation exact votes cost least"),
     "evaluated norm": ({"make": evaluating}, sy.FirstOrder, 1, "on every step"),
     "dropout": ({"make": dropping}, sy.FirstOrder, 8, "Dropout draws random numbers"),
-    "judge": ({"judge": accuracy_loss}, sy.InnerLoop, 4, "a judge of one's own need not have a gradient"),
+    "judge": ({"judge": accuracy_loss}, sy.InnerLoop, 6, "a judge of one's own need not have a gradient"),
     "judge by loss": ({"judge": "loss"}, sy.FirstOrder, 1, "on every step"),
     "objective": ({"objective": objective}, sy.FirstOrder, 8, "an objective runs the model itself"),
     "many domains": ({"domains": MANY}, sy.FirstOrder, 4, "for many domains"),
@@ -239,3 +239,12 @@ def test_the_papers_setting_is_one_name(choice):
         runs.append(votes)
     assert runs[0] == runs[1]
     assert {vote for vote, _, _ in runs[0]} == set(NAMES)
+
+
+def test_held_out_samples_at_the_first_call_take_passes_of_their_own():
+    model = smooth()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    balancer = sy.Balancer(("a", "b"), loss=mse_loss)
+    balancer(model, batch(), optimizer, held_out=batch(seed=1))
+    assert (type(balancer.probe), balancer.probe.every) == (sy.FirstOrder, 4)
+    assert "held-out samples take passes of their own" in str(balancer)

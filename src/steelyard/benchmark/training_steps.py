@@ -12,8 +12,10 @@ from steelyard.benchmark.peers import arguments_text, joint_losses, make_peer_st
 from steelyard.benchmark.tasks import Batch, Step, Task, make_task
 from steelyard.benchmark.vote_passes import BARE, bare_methods, make_bare_step
 from steelyard.errors import UserError
+from steelyard.measurement import Statistic
 from steelyard.probing import FirstOrder, Gramian, InnerLoop, Probe
-from steelyard.training import Balancer
+from steelyard.training import Balancer, DomainLosses
+from steelyard.training.auto_probe import choose_probe
 from steelyard.weighting import DirichletVote, Fixed, FromGramian, Weighting
 
 
@@ -135,11 +137,11 @@ def _recommended_cases(network: str, domains: int) -> list[Case]:
     """The library's defaults, each at the interval that it chooses."""
     cases = []
     for method in RECOMMENDED:
-        every = 4 if domains > 4 else 1
+        every = 4 if domains > 4 or method == "held out" else 1
         if network == "unet-batchnorm":
-            every = max(8, 2 * domains)
+            every = max(10, 2 * domains)
         elif method == "own judge":
-            every = max(4, 2 * domains)
+            every = max(6, 2 * domains)
         cases.append(Case(network=network, domains=domains, method=method, every=every))
     return cases
 
@@ -197,13 +199,19 @@ def make_recommended_step(case: Case, task: Task) -> Step:
     """A step with the library's defaults, after the warm-up.
 
     Raises:
-        ValueError: The probe that was chosen votes at another interval than the row says.
+        ValueError: The probe that is chosen votes at another interval than the row says.
     """
     judge: Any = _judge(task) if case.method == "own judge" else None
-    balancer = Balancer(tuple(task.batch), loss=task.loss, judge=judge)
     held_out: Batch | None = None
     if case.method == "held out":  # as many samples as judge without it: half of each domain's
         held_out = {name: (x[: len(x) // 2], y[: len(y) // 2]) for name, (x, y) in task.batch.items()}
+    losses = DomainLosses(tuple(task.batch), loss=task.loss, judge=judge)
+    choice = choose_probe(Statistic.WORTH, task.model, losses, task.optimizer, held_out=held_out is not None)
+    probe = choice.make()
+    if probe.every != case.every:
+        raise ValueError(f"{case.row}: the probe that is chosen votes every {probe.every} steps.")
+    probe.steps.fill_(probe.warm_up)
+    balancer = Balancer(tuple(task.batch), loss=task.loss, judge=judge, probe=probe)
 
     def step() -> None:
         loss = balancer(task.model, task.batch, task.optimizer, held_out=held_out)
@@ -211,10 +219,6 @@ def make_recommended_step(case: Case, task: Task) -> Step:
         loss.backward()
         task.optimizer.step()
 
-    step()  # which chooses the probe
-    if balancer.probe is None or balancer.probe.every != case.every:
-        raise ValueError(f"{case.row}: the probe that was chosen is {balancer.probe}.")
-    balancer.probe.steps.fill_(balancer.probe.warm_up)
     return step
 
 

@@ -33,8 +33,10 @@ class Choice(NamedTuple):
         return _PROBES[self.kind](**self.arguments)
 
 
-def choose_probe(statistic: Statistic, model: nn.Module, losses: Losses, optimizer: Optimizer) -> Choice:
-    """Choose the probe for a weighting that needs this statistic.
+def choose_probe(
+    statistic: Statistic, model: nn.Module, losses: Losses, optimizer: Optimizer, *, held_out: bool = False
+) -> Choice:
+    """Choose the probe for a weighting that needs this statistic, so that votes add about an eighth to a plain step.
 
     A first-order vote costs next to nothing where its gradients serve the outer step too. Where they cannot, a vote is
     cast on each n-th step only, after a warm-up. A judge of the user's own may have no gradient, so it is judged
@@ -50,7 +52,7 @@ def choose_probe(statistic: Statistic, model: nn.Module, losses: Losses, optimiz
     domains = len(losses.domains)
     batch_norm = any(_is_batch_norm(module) for module in model.modules())
     if batch_norm or losses.have_judge:
-        every = max(8 if batch_norm else 4, 2 * domains)
+        every = max(10 if batch_norm else 6, 2 * domains)
         arguments |= {"meta_test": "step", "every": every, "warm_up": _WARM_UP, "reuse": "detect"}
         reason = "a judge of one's own need not have a gradient"
         if batch_norm:
@@ -66,6 +68,9 @@ def choose_probe(statistic: Statistic, model: nn.Module, losses: Losses, optimiz
         return Choice(
             "FirstOrder", arguments, f"{obstacle}, so a vote takes extra passes, and is cast every {every} steps"
         )
+    if held_out:
+        arguments |= {"every": 4, "warm_up": _WARM_UP}
+        return Choice("FirstOrder", arguments, "held-out samples take passes of their own; so every 4 steps")
     if domains > _MANY_DOMAINS:
         arguments |= {"every": 4, "warm_up": _WARM_UP}
         return Choice(

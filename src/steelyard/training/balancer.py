@@ -164,9 +164,8 @@ class Balancer(nn.Module):
         """
         arguments.check_kind("model", model, nn.Module)
         present = arguments.checked_batch(batch, self.domains)
-        if held_out is not None:
-            held_out = arguments.checked_batch(held_out, self.domains)
-        self._choose_if_due(model, optimizer)  # it follows from the model, and stays if this call fails
+        held_out = None if held_out is None else arguments.checked_batch(held_out, self.domains)
+        self._choose_if_due(model, optimizer, held_out=held_out is not None)  # it stays if this call fails
         self._ranks_agreed = False
         own_tensors = [self._outcomes, self._presence, *self.valuation.buffers()]
         with restored_on_error(own_tensors, self.weighting, self.probe, unless=lambda: self._ranks_agreed):
@@ -230,11 +229,12 @@ class Balancer(nn.Module):
             return Finding(Measurement.nothing(len(self.domains))), self._count(Update(Outcome.NOT_DUE))
         return self._update(finding, model, batch, yields_scores=yields_scores)
 
-    def _choose_if_due(self, model: nn.Module, optimizer: Optimizer | None) -> None:
+    def _choose_if_due(self, model: nn.Module, optimizer: Optimizer | None, *, held_out: bool) -> None:
         """Choose the probe at the first call in training."""
         due = self._auto and self.probe is None and self.training
         if due and torch.is_grad_enabled() and isinstance(optimizer, Optimizer):
-            self._choose(choose_probe(self.weighting.statistic, model, self.domain_losses, optimizer))
+            needed = self.weighting.statistic
+            self._choose(choose_probe(needed, model, self.domain_losses, optimizer, held_out=held_out))
 
     def _choose(self, choice: Choice) -> None:
         self._choice = arguments.as_bytes(choice).to(self._outcomes.device)

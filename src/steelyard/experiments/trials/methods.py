@@ -29,7 +29,7 @@ METHODS: dict[str, Callable[[Problem], Settings]] = {
     "conservative-25": lambda _: {"weighting": sy.DirichletVote("conservative", window=25), "probe": sy.InnerLoop()},
     "evidence": lambda _: {},
     "evidence-loss": lambda _: {"judge": "loss"},
-    "evidence-task": lambda problem: {"judge": problem.judge},
+    "evidence-task": lambda problem: {"judge": problem.judge, "probe": _exact_probe()},
     "evidence-exact": lambda _: {"weighting": sy.Evidence(), "probe": sy.InnerLoop()},
     "evidence-no-caution": lambda _: {"weighting": sy.Evidence(caution=0.0)},
     "inverse-loss": lambda _: {"weighting": sy.LogLoss()},
@@ -38,6 +38,11 @@ METHODS: dict[str, Callable[[Problem], Settings]] = {
 _WITH_SETTINGS = "evidence:"
 _NUMBERS = ("rate", "caution", "floor")
 _WORDS = {"judge": ("loss", "bounded", "task"), "probe": ("exact", "first-order")}
+
+
+def _exact_probe() -> sy.Probe:
+    """A probe that only evaluates the judge, on each fourth step after a warm-up."""
+    return sy.InnerLoop(meta_test="step", every=4, warm_up=100, reuse="detect")
 
 
 def check_method(name: str) -> None:
