@@ -58,25 +58,32 @@ def choose_probe(
         if batch_norm:
             reason = "with batch normalisation exact votes cost least"
         return Choice("InnerLoop", arguments, f"{reason}; every {every} steps, because a vote takes extra passes")
+    arguments |= {"every": 4, "warm_up": _WARM_UP}
+    obstacle = _obstacle(model, losses)
+    if obstacle:
+        arguments["every"] = max(8, 2 * domains)
+        return Choice(
+            "FirstOrder", arguments, f"{obstacle}, so a vote takes extra passes; every {arguments['every']} steps"
+        )
+    if held_out:
+        return Choice("FirstOrder", arguments, "held-out samples take passes of their own; so every 4 steps")
+    if domains > _MANY_DOMAINS:
+        return Choice(
+            "FirstOrder", arguments, "a vote uses the outer step's gradients; every 4 steps, for many domains"
+        )
+    arguments |= {"every": 1, "warm_up": 0}
+    return Choice("FirstOrder", arguments, "a vote uses the outer step's gradients, and so is cast on every step")
+
+
+def _obstacle(model: nn.Module, losses: Losses) -> str:
+    """Why the gradients of a vote cannot serve the outer step; empty if nothing speaks against it."""
     try:
         check_modules(model)
         check_precision(model)
         check_can_be_verified(model, losses)
-    except CannotShareError as obstacle:
-        every = max(8, 2 * domains)
-        arguments |= {"every": every, "warm_up": _WARM_UP}
-        return Choice(
-            "FirstOrder", arguments, f"{obstacle}, so a vote takes extra passes, and is cast every {every} steps"
-        )
-    if held_out:
-        arguments |= {"every": 4, "warm_up": _WARM_UP}
-        return Choice("FirstOrder", arguments, "held-out samples take passes of their own; so every 4 steps")
-    if domains > _MANY_DOMAINS:
-        arguments |= {"every": 4, "warm_up": _WARM_UP}
-        return Choice(
-            "FirstOrder", arguments, "a vote uses the outer step's gradients; every 4 steps, for many domains"
-        )
-    return Choice("FirstOrder", arguments, "a vote uses the outer step's gradients, and so is cast on every step")
+    except CannotShareError as error:
+        return str(error)
+    return ""
 
 
 def _is_batch_norm(module: nn.Module) -> bool:
