@@ -59,7 +59,7 @@ CHOICES = {
     "judge": ({"judge": accuracy_loss}, sy.InnerLoop, 6, "a judge of one's own need not have a gradient"),
     "judge by loss": ({"judge": "loss"}, sy.FirstOrder, 1, "on every step"),
     "objective": ({"objective": objective}, sy.FirstOrder, 8, "an objective runs the model itself"),
-    "many domains": ({"domains": MANY}, sy.FirstOrder, 4, "for many domains"),
+    "many domains": ({"domains": MANY}, sy.FirstOrder, 4, "has many domains to compare; every 4 steps"),
     "many judged": ({"domains": MANY, "judge": l1_loss}, sy.InnerLoop, 32, "every 32 steps"),
 }
 

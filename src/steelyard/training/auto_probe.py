@@ -44,35 +44,34 @@ def choose_probe(
     """
     if statistic is Statistic.GRAMIAN:
         return Choice("Gramian", {}, "the weighting needs gradients alone")
-    arguments: dict[str, Any] = {}
+    step = "optimizer"
     try:
         check_can_be_followed(innermost(optimizer))
     except TypeError:
-        arguments["step"] = "sgd"
-    domains = len(losses.domains)
-    batch_norm = any(_is_batch_norm(module) for module in model.modules())
-    if batch_norm or losses.have_judge:
-        every = max(10 if batch_norm else 6, 2 * domains)
-        arguments |= {"meta_test": "step", "every": every, "warm_up": _WARM_UP, "reuse": "detect"}
-        reason = "a judge of one's own need not have a gradient"
-        if batch_norm:
-            reason = "with batch normalisation exact votes cost least"
-        return Choice("InnerLoop", arguments, f"{reason}; every {every} steps, because a vote takes extra passes")
-    arguments |= {"every": 4, "warm_up": _WARM_UP}
+        step = "sgd"
+    # Without shared gradients the cost of a vote grows with the number of domains.
+    at_least = 2 * len(losses.domains)
+    if any(_is_batch_norm(module) for module in model.modules()):
+        return _exact_votes(step, max(10, at_least), "with batch normalisation exact votes cost least")
+    if losses.have_judge:
+        return _exact_votes(step, max(6, at_least), "a judge of one's own need not have a gradient")
     obstacle = _obstacle(model, losses)
     if obstacle:
-        arguments["every"] = max(8, 2 * domains)
-        return Choice(
-            "FirstOrder", arguments, f"{obstacle}, so a vote takes extra passes; every {arguments['every']} steps"
-        )
+        return _first_order_votes(step, max(8, at_least), f"{obstacle}, so a vote takes extra passes")
     if held_out:
-        return Choice("FirstOrder", arguments, "held-out samples take passes of their own; so every 4 steps")
-    if domains > _MANY_DOMAINS:
-        return Choice(
-            "FirstOrder", arguments, "a vote uses the outer step's gradients; every 4 steps, for many domains"
-        )
-    arguments |= {"every": 1, "warm_up": 0}
-    return Choice("FirstOrder", arguments, "a vote uses the outer step's gradients, and so is cast on every step")
+        return _first_order_votes(step, 4, "held-out samples take passes of their own")
+    if len(losses.domains) > _MANY_DOMAINS:
+        return _first_order_votes(step, 4, "a vote uses the outer step's gradients, but has many domains to compare")
+    return Choice("FirstOrder", {"step": step}, "a vote uses the outer step's gradients, and so is cast on every step")
+
+
+def _exact_votes(step: str, every: int, reason: str) -> Choice:
+    arguments = {"step": step, "meta_test": "step", "every": every, "warm_up": _WARM_UP, "reuse": "detect"}
+    return Choice("InnerLoop", arguments, f"{reason}; every {every} steps, because a vote takes extra passes")
+
+
+def _first_order_votes(step: str, every: int, reason: str) -> Choice:
+    return Choice("FirstOrder", {"step": step, "every": every, "warm_up": _WARM_UP}, f"{reason}; every {every} steps")
 
 
 def _obstacle(model: nn.Module, losses: Losses) -> str:
