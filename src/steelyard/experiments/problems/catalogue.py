@@ -10,7 +10,10 @@ from steelyard.experiments.problems.problem import Problem
 from steelyard.experiments.problems.reviews import FOUR_KINDS, OTHER_KINDS, Reviews
 from steelyard.files.checks import check_choice
 
-EMBEDDED: dict[str, Callable[[], Problem]] = {"digits": Digits}
+EMBEDDED: dict[str, Callable[[], Problem]] = {
+    "digits": Digits,
+    "digits-norm": lambda: Digits("digits-norm", batch_norm=True),
+}
 """Problems whose samples come with scikit-learn."""
 
 FROM_FOLDER: dict[str, Callable[[Path], Problem]] = {

@@ -26,6 +26,8 @@ class Digits(Problem):
     """1,797 images of 8×8 pixels in three equal parts, each rotated by another angle. The metric is the accuracy."""
 
     name: str = "digits"
+    batch_norm: bool = False
+    """Whether the network has batch normalisation."""
     steps: ClassVar[int] = 1500
     batch_size: ClassVar[int] = 16
     learning_rates: ClassVar[Mapping[str, float]] = {"sgd": 0.1, "adamw": 2e-3}
@@ -53,7 +55,10 @@ class Digits(Problem):
 
     def build_model(self) -> nn.Module:
         """Return a network with one hidden layer."""
-        return nn.Sequential(nn.Flatten(), nn.Linear(64, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, 10))
+        layers: list[nn.Module] = [nn.Flatten(), nn.Linear(64, _HIDDEN)]
+        if self.batch_norm:
+            layers.append(nn.BatchNorm1d(_HIDDEN))
+        return nn.Sequential(*layers, nn.ReLU(), nn.Linear(_HIDDEN, 10))
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean cross-entropy."""

@@ -5,7 +5,7 @@ arguments of `Evidence`; `judge=` is `loss`, `bounded` or `task`; `probe=` is `e
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal, cast
 
 from torch import Tensor
 
@@ -37,7 +37,7 @@ METHODS: dict[str, Callable[[Problem], Settings]] = {
 
 _WITH_SETTINGS = "evidence:"
 _NUMBERS = ("rate", "caution", "floor")
-_WORDS = {"judge": ("loss", "bounded", "task"), "probe": ("exact", "first-order")}
+_WORDS = {"judge": ("loss", "bounded", "task"), "probe": ("exact", "first-order", "step", "eval", "batch")}
 
 
 def _exact_probe() -> sy.Probe:
@@ -97,8 +97,17 @@ def _evidence(chosen: Mapping[str, float | str], problem: Problem) -> Settings:
     if "judge" in chosen:
         settings["judge"] = problem.judge if chosen["judge"] == "task" else chosen["judge"]
     if "probe" in chosen:
-        settings["probe"] = sy.InnerLoop() if chosen["probe"] == "exact" else sy.FirstOrder()
+        settings["probe"] = _probe(str(chosen["probe"]))
     return settings
+
+
+def _probe(name: str) -> sy.Probe:
+    """A probe that votes on every step; the last three names are ways to judge under batch normalisation."""
+    if name == "exact":
+        return sy.InnerLoop()
+    if name == "first-order":
+        return sy.FirstOrder()
+    return sy.InnerLoop(meta_test=cast("Literal['step', 'eval', 'batch']", name))
 
 
 def _losses(problem: Problem, domains: Mapping[str, DomainData]) -> Loss | dict[str, Loss]:
