@@ -13,7 +13,7 @@ def audit_of(names, transfer, standard_error=1e-4, *, flags=()):
             name=name,
             weight=1 / len(names),
             share=1 / len(names),
-            gradients=1.0,
+            loss_scale=1.0,
             own=transfer[number][number],
             given=2e-4,
             received=nan,

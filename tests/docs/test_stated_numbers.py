@@ -18,6 +18,8 @@ from steelyard.cli.benchmark import with_tables
 from steelyard.experiments.experiment import _check_design
 from steelyard.experiments.grids import desk
 from steelyard.experiments.results import units_to_do
+from steelyard.experiments.trials.page import wide_tables
+from steelyard.experiments.trials.results import read_results as read_trials
 from steelyard.experiments.units import plan
 from steelyard.files.marked_page import with_measured
 from steelyard.imaging.runs.curves import read_curves
@@ -47,6 +49,14 @@ def test_the_page_states_what_is_lost_as_measured():
     page = (DOCS / "cost.md").read_text()
     agreement = json.loads((DOCS / "agreement.json").read_text())["rows"]
     assert page == with_measured(page, AGREEMENT_MARK, f"\n{as_markdown(agreement)}")
+
+
+def test_the_page_states_the_trials_as_they_ended():
+    page = (DOCS / "trials.md").read_text()
+    results = list(read_trials(DOCS / "trials.csv").values())
+    methods = ("greedy-25", "inverse-loss", "evidence", "evidence-task")
+    assert results
+    assert page == with_measured(page, "trials", f"\n{wide_tables(results, methods)}")
 
 
 @pytest.fixture

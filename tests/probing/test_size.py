@@ -28,12 +28,12 @@ def files_run(function):
     return {name for name in names if name.startswith(str(SOURCE))}
 
 
-def test_a_step_of_a_first_order_vote_runs_code_in_at_most_22_files():
+def test_a_step_of_a_first_order_vote_runs_code_in_at_most_23_files():
     model = smooth()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     judge = balancer(probe=sy.FirstOrder(), loss=nn.functional.mse_loss)
     for _ in range(2):  # the first vote compares, audits and yields scores
-        assert len(files_run(lambda: judge(model, batch(), optimizer).backward())) <= 22
+        assert len(files_run(lambda: judge(model, batch(), optimizer).backward())) <= 23
 
 
 def test_probing_has_at_most_14_modules():

@@ -52,7 +52,7 @@ def test_the_table_and_the_flags_say_what_was_measured(records):
     report, page = page_of(records[0], audit)
     (part,) = report.audits
     assert list(part.table.headings[:7]) == [
-        *("domain", "weight", "share", "gradients", "own", "to others", "from others")
+        *("domain", "weight", "share", "loss scale", "own", "to others", "from others")
     ]
     assert part.table.rows[1][1:7] == ["0.500", "0.500", "1.00", "−1.00e−03", "+2.00e−04", "–"]
     assert "<strong>T1: harms others.</strong> Its steps make the others worse" in page

@@ -52,7 +52,7 @@ class Case:
         if self.method == "Gramian MGDA":
             return "sy.Gramian(), sy.FromGramian(torchjd.aggregation.MGDAWeighting())"
         if self.method in RECOMMENDED:
-            return f"sy.Balancer(domains, loss=loss{RECOMMENDED[self.method]})"
+            return RECOMMENDED[self.method]
         if self.method in VOTING_PROBES:
             probe, _ = VOTING_PROBES[self.method]
             return f"sy.{probe.__name__}({arguments_text(_probe_arguments(self))})"
@@ -64,8 +64,12 @@ VOTING_PROBES: dict[str, tuple[type[Probe], dict[str, Any]]] = {
     "first-order": (FirstOrder, {}),
     "inner-loop": (InnerLoop, {"reuse": "detect"}),
 }
-# The defaults of the library, after the warm-up, and the arguments of the row.
-RECOMMENDED = {"recommended": "", "own judge": ", judge=judge", "held out": ""}
+# The defaults of the library, after the warm-up.
+RECOMMENDED = {
+    "recommended": "sy.Balancer(domains, loss=loss)",
+    "own judge": "sy.Balancer(domains, loss=loss, judge=judge)",
+    "held out": "sy.Balancer(domains, loss=loss)(model, batch, optimizer, held_out=held_out)",
+}
 # A vote on every step, on every second step, …
 INTERVALS = {
     "unet-batchnorm": (1, 2, 4, 8),

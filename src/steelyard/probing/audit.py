@@ -38,7 +38,7 @@ def check_halves(
             parts[half.domain].append(half.samples)
         if train_outputs:
             check_loss_is_mean(vote.losses, parts, train_outputs, test_outputs)
-    if probe.reuse.needs_audit(vote.model, probe.vote_number):
+    if probe.reuse.needs_audit(vote.model, _number_of_parts(parts), probe.vote_number):
         audit(vote.model, vote.losses, parts, scaler=probe.scaler, reuse=probe.reuse, evaluating=probe.evaluating)
 
 
@@ -116,7 +116,11 @@ def audit(
                 raise CannotShareError(
                     f"the loss of domain {name!r} is {loss.dtype}, too coarse to tell whether it is a mean over samples"
                 )
-    reuse.note_audit(model)
+    reuse.note_audit(model, _number_of_parts(parts))
+
+
+def _number_of_parts(parts: Parts) -> int:
+    return max(map(len, parts.values()))
 
 
 def _means_of_parts(model: nn.Module, losses: Losses, parts: Parts) -> dict[str, Tensor]:

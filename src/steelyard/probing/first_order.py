@@ -75,7 +75,7 @@ class FirstOrder(VoteProbe):
         self,
         *,
         step: Rule = "optimizer",
-        meta_test: MetaTest = "eval",
+        meta_test: MetaTest | None = None,
         split: Split = "first",
         every: int = 1,
         warm_up: int = 0,

@@ -77,7 +77,7 @@ class Gramian(Probe):
 
         def check() -> None:
             check_traces(replica, drawn=drawn)
-            if self.reuse.needs_audit(model, self.vote_number):
+            if self.reuse.needs_audit(model, 1, self.vote_number):
                 whole = {name: [samples] for name, samples in batch.items()}
                 audit(model, losses, whole, scaler=self.scaler, reuse=self.reuse, evaluating=False)
 

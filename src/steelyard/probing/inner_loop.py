@@ -52,7 +52,7 @@ class InnerLoop(VoteProbe):
         meta_test: `eval` judges the step in evaluation mode, with batch normalisation on the running statistics that
             the step's own forward pass has updated, as the authors do; `step` in evaluation mode on the live model's
             running statistics, the same for every domain's step; `batch` in each module's current mode, on batch
-            statistics.
+            statistics. Default: `eval` where votes are counted, as in the paper, else `step`.
         split: which samples are meta-train: the `first` m (fit for shuffled batches) or m at `random`, drawn anew from
             the number of the step.
         every: measure on each n-th step only.

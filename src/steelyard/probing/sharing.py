@@ -49,7 +49,7 @@ class Reuse(nn.Module):
             raise ValueError(f"reuse must be True, False or 'detect'; got {setting!r}.")
         self.setting = setting
         self.reason: str | None = None
-        self._audited: tuple[bool, ...] | None = None  # the modes in which the model was last audited
+        self._audited: tuple[object, ...] | None = None  # the modes and numbers of parts of the last audit
         if setting == "detect":
             self.register_buffer("refused", torch.zeros((), dtype=torch.bool))
 
@@ -89,7 +89,7 @@ class Reuse(nn.Module):
             if self.setting is True:
                 self._audited = None
                 raise ValueError(
-                    f"reuse=True needs a loss that is a mean over samples that do not meet; but {contradiction}."
+                    f"reuse=True needs a loss that is a mean over independently processed samples; but {contradiction}."
                 ) from None
             if lasting:
                 self.refused.fill_(True)
@@ -97,13 +97,13 @@ class Reuse(nn.Module):
             return False
         return True
 
-    def needs_audit(self, model: nn.Module, vote_number: int) -> bool:
-        """Whether the model is in modes that were not audited, or a re-check is due."""
-        return modes_of(model) != self._audited or vote_number % RECHECK_EVERY == 0
+    def needs_audit(self, model: nn.Module, parts: int, vote_number: int) -> bool:
+        """Whether the model was not audited in its modes with domains in so many parts, or a re-check is due."""
+        return (parts, *modes_of(model)) != self._audited or vote_number % RECHECK_EVERY == 0
 
-    def note_audit(self, model: nn.Module) -> None:
-        """The model was audited in its current modes."""
-        self._audited = modes_of(model)
+    def note_audit(self, model: nn.Module, parts: int) -> None:
+        """The model was audited in its current modes, with each domain's samples in so many parts."""
+        self._audited = (parts, *modes_of(model))
 
     def extra_repr(self) -> str:
         """The setting, for `print(balancer)`."""

@@ -21,7 +21,7 @@ Split = Literal["first", "random"]
 MetaTest = Literal["eval", "batch", "step"]
 
 # A vote that needs no scores yields them every so often, for the audit.
-_SCORES_NOW_AND_THEN = 16
+_SCORES_EVERY = 16
 
 
 class Half(NamedTuple):
@@ -85,7 +85,7 @@ class VoteProbe(Probe, ABC):
         self,
         *,
         step: Rule = "optimizer",
-        meta_test: MetaTest = "eval",
+        meta_test: MetaTest | None = None,
         split: Split = "first",
         every: int = 1,
         warm_up: int = 0,
@@ -95,12 +95,13 @@ class VoteProbe(Probe, ABC):
     ) -> None:
         super().__init__(every=every, warm_up=warm_up, gather=gather)
         _check_choice("step", step, get_args(Rule))
-        _check_choice("meta_test", meta_test, get_args(MetaTest))
+        _check_choice("meta_test", meta_test or "eval", get_args(MetaTest))
         _check_choice("split", split, get_args(Split))
         if gather and reuse is True:
             raise ValueError("reuse=True needs votes cast on the outer step's own samples; with gather they are not.")
         self.step = step
-        self.meta_test = meta_test
+        self.meta_test = meta_test or "eval"
+        self.meta_test_is_default = meta_test is None
         self.split = split
         self.scaler = scaler
         self.reuse = Reuse(False if gather else reuse)
@@ -150,7 +151,7 @@ class VoteProbe(Probe, ABC):
     @property
     def yields_scores(self) -> bool:
         """Whether the vote that is due next yields scores."""
-        return self.scores_always or self.vote_number % _SCORES_NOW_AND_THEN == 1
+        return self.scores_always or self.vote_number % _SCORES_EVERY == 1
 
     def extra_repr(self) -> str:
         """The settings, for `print(balancer)`."""

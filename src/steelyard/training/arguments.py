@@ -101,8 +101,12 @@ def check_checkpoint(state: Mapping[str, Any], prefix: str, signature: Tensor) -
     saved_signature = state.get(f"{prefix}_signature")
     if saved_signature is None or torch.equal(saved_signature.cpu(), signature.cpu()):
         return
-    saved_domains, saved_weighting = from_bytes(saved_signature)
-    domains, weighting = from_bytes(signature)
+    saved_domains, saved_weighting, saved_judge, saved_importance = from_bytes(saved_signature)
+    domains, weighting, judge, importance = from_bytes(signature)
     if saved_domains != domains:
         raise ValueError(f"the checkpoint weighs the domains {saved_domains}; this balancer {domains}.")
-    raise ValueError(f"the checkpoint is of {saved_weighting}; this balancer has {weighting}.")
+    if saved_weighting != weighting:
+        raise ValueError(f"the checkpoint is of {saved_weighting}; this balancer has {weighting}.")
+    if saved_judge != judge:
+        raise ValueError(f"the checkpoint was judged by {saved_judge}; this balancer judges by {judge}.")
+    raise ValueError(f"the checkpoint has the importance {saved_importance}; this balancer {importance}.")

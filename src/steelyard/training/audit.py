@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from statistics import NormalDist
 from typing import Any, Literal
 
-from torch import Tensor
+import torch
 
 from steelyard.training.transfer import Transfer
 
@@ -14,6 +14,7 @@ Kind = Literal["noisy labels", "harms others", "out of scale", "starved"]
 
 FEWEST_VOTES = 100  # before transfer says anything
 _LEVEL = 0.01  # of an error, for all domains and both flags about transfer together
+_LARGER_GRADIENTS = 1.5  # times what remains of the best domain's, if labels are noisy
 _OUT_OF_SCALE = 10.0  # times the median size of gradients, or a tenth of it
 _RARE = 0.2  # part of the batches that a domain is present in
 _SMALL_SHARE = 0.2  # of an equal share of the update
@@ -95,11 +96,18 @@ class Audit:
             cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
             lines.append("  ".join(cells))
         lines += ["", "own, to others, from others: change of the judged score by one step; negative helps."]
-        for flag in self.flags:
-            lines.append(f"{flag.domain}: {flag.kind}. {flag.evidence}")
-        if not self.flags:
+        return "\n".join([*lines, *self.conclusions])
+
+    @property
+    def conclusions(self) -> list[str]:
+        """The flags in words, a line each; and whether there were too few votes to judge transfer."""
+        lines = [f"{flag.domain}: {flag.kind}. {flag.evidence}" for flag in self.flags]
+        fewest = min((domain.votes for domain in self.domains), default=0)
+        if fewest < FEWEST_VOTES:
+            lines.append(f"Too few votes to judge all transfer: {fewest} of {FEWEST_VOTES} for some domain.")
+        elif not self.flags:
             lines.append("No domain is flagged.")
-        return "\n".join(lines)
+        return lines
 
 
 def audit_domains(
@@ -137,8 +145,9 @@ def audit_domains(
             votes=int(transfer.count[number].max()),
         )
         entries.append(entry)
-    own_votes = transfer.count.diagonal().tolist()
-    flags = _transfer_flags(entries, own_votes, own_errors=errors.diagonal(), given_errors=given[1])
+    # One-sided, and corrected for two questions about each domain (Bonferroni).
+    threshold = NormalDist().inv_cdf(1 - _LEVEL / (2 * len(entries)))
+    flags = _noise_flags(domains, transfer, threshold) + _harm_flags(entries, given[1].tolist(), threshold)
     flags += _size_flags(entries)
     return Audit(
         domains=tuple(entries),
@@ -148,41 +157,41 @@ def audit_domains(
     )
 
 
-def _transfer_flags(
-    entries: Sequence[DomainAudit], own_votes: Sequence[int], *, own_errors: Tensor, given_errors: Tensor
-) -> list[Flag]:
-    """Domains whose steps do not help themselves as others' do, or harm the others.
+def _noise_flags(domains: Sequence[str], transfer: Transfer, threshold: float) -> list[Flag]:
+    """Domains whose steps do not help themselves as those of the best domain do, and whose gradients stay large.
 
-    Transfer is compared in standard errors, so that losses in other units and votes of any number can be compared.
+    Transfer is compared in standard errors, and gradients with their own peak, so that losses in other units can be
+    compared.
     """
-    # One-sided, and corrected for two questions about each domain (Bonferroni).
-    threshold = NormalDist().inv_cdf(1 - _LEVEL / (2 * len(entries)))
-    own: dict[str, float] = {}  # in standard errors, of domains that were judged often enough by their own steps
-    flags = []
-    for entry, votes, own_error, given_error in zip(
-        entries, own_votes, own_errors.tolist(), given_errors.tolist(), strict=True
-    ):
-        if votes >= FEWEST_VOTES and own_error > 0:
-            own[entry.name] = entry.own / own_error
-        if entry.votes >= FEWEST_VOTES and entry.given > threshold * given_error:
-            evidence = f"Its steps make the others worse ({entry.given / given_error:+.1f} standard errors)."
-            flags.append(Flag(domain=entry.name, kind="harms others", evidence=evidence))
-    return flags + _noise_flags(own, threshold)
-
-
-def _noise_flags(own: Mapping[str, float], threshold: float) -> list[Flag]:
-    """Domains whose own transfer, in standard errors, is not shown to help, and shown to be worse than the best."""
-    best = min(own, key=lambda name: own[name], default="")
-    flags = []
-    for name, errors in own.items():
+    own = (transfer.mean / transfer.standard_error).diagonal()
+    own = torch.where(transfer.count.diagonal() >= FEWEST_VOTES, own, torch.nan)
+    remaining = transfer.gradient_norms / transfer.gradient_peaks
+    flags: list[Flag] = []
+    if not bool(own.isfinite().any()):
+        return flags
+    best = int(own.nan_to_num(nan=math.inf).argmin())
+    for number, name in enumerate(domains):
+        errors = float(own[number])
         # The difference of two means has √2 times the standard error of one.
-        if errors > -threshold and (errors - own[best]) / math.sqrt(2) > threshold:
+        worse = errors > -threshold and (errors - float(own[best])) / math.sqrt(2) > threshold
+        if worse and float(remaining[number]) > _LARGER_GRADIENTS * float(remaining[best]):
             evidence = (
                 f"Its steps are not shown to help itself on other samples of its own ({errors:+.1f} standard errors), "
-                f"while those of {best} help itself ({own[best]:+.1f}). "
-                "Look at its labels, and whether it has very few samples."
+                f"while those of {domains[best]} help itself ({float(own[best]):+.1f}). Its gradients are still "
+                f"{float(remaining[number]):.0%} of their peak, those of {domains[best]} {float(remaining[best]):.0%}. "
+                "Look at its labels."
             )
             flags.append(Flag(domain=name, kind="noisy labels", evidence=evidence))
+    return flags
+
+
+def _harm_flags(entries: Sequence[DomainAudit], errors: Sequence[float], threshold: float) -> list[Flag]:
+    """Domains whose steps make the others worse; with the standard error of what each gives to the others."""
+    flags = []
+    for entry, error in zip(entries, errors, strict=True):
+        if entry.votes >= FEWEST_VOTES and entry.given > threshold * error:
+            evidence = f"Its steps make the others worse ({entry.given / error:+.1f} standard errors)."
+            flags.append(Flag(domain=entry.name, kind="harms others", evidence=evidence))
     return flags
 
 

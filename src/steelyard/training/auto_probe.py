@@ -65,6 +65,13 @@ def choose_probe(
     return Choice("FirstOrder", {"step": step}, "a vote uses the outer step's gradients, and so is cast on every step")
 
 
+def without_sharing(probe: Probe, domains: int) -> Choice | None:
+    """The choice to go on with, if votes on every step were chosen and their gradients turn out not to be shared."""
+    if not isinstance(probe, FirstOrder) or probe.every > 1 or not bool(probe.reuse.refused):
+        return None
+    return _first_order_votes(probe.step, max(8, 2 * domains), f"{probe.reuse.reason}, so a vote takes extra passes")
+
+
 def _exact_votes(step: str, every: int, reason: str) -> Choice:
     arguments = {"step": step, "meta_test": "step", "every": every, "warm_up": _WARM_UP, "reuse": "detect"}
     return Choice("InnerLoop", arguments, f"{reason}; every {every} steps, because a vote takes extra passes")

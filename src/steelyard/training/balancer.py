@@ -16,9 +16,9 @@ from steelyard.probing import Finding, Probe
 from steelyard.probing.vote_probe import VoteProbe
 from steelyard.training import arguments
 from steelyard.training.audit import Audit, audit_domains
-from steelyard.training.auto_probe import Choice, choose_probe
+from steelyard.training.auto_probe import Choice, choose_probe, without_sharing
 from steelyard.training.counters import MissedVotes, restored_on_error
-from steelyard.training.distributed import average_over_ranks, average_scores, is_shared, run_once
+from steelyard.training.distributed import agree, is_shared, run_once
 from steelyard.training.domain_losses import DomainLosses, Loss, Objective, complete, weighted_loss
 from steelyard.training.step_report import StepReport
 from steelyard.training.transfer import Transfer
@@ -69,10 +69,8 @@ class Balancer(nn.Module):
     _signature: Tensor
     _outcomes: Tensor
     _format: Tensor
-    _presence: Tensor
-    """How many batches there were, and in how many of them each domain was present."""
-    _choice: Tensor
-    """The probe that was chosen, as JSON; empty until then."""
+    _presence: Tensor  # the number of batches, and of batches with each domain
+    _choice: Tensor  # the probe that was chosen, as JSON; empty until then
 
     def __init__(
         self,
@@ -103,7 +101,7 @@ class Balancer(nn.Module):
         self._ranks_agreed = False  # whether the ranks have cast this step's vote together
         weighting.start(names)
         self.register_buffer("_outcomes", torch.zeros(len(Outcome), dtype=torch.int64))
-        self.register_buffer("_signature", arguments.as_bytes([names, repr(weighting)]))
+        self.register_buffer("_signature", arguments.as_bytes(self._settings()))
         self.register_buffer("_format", torch.tensor(arguments.FORMAT))
         self.register_buffer("_presence", torch.zeros(len(names) + 1, dtype=torch.int64))
         self.register_buffer("_choice", torch.zeros(0, dtype=torch.uint8))
@@ -134,6 +132,11 @@ class Balancer(nn.Module):
         """Each domain's share of the update: its weight times the size of its gradients, divided by the sum."""
         shares = self.transfer.shares_of(tuple(self.weights.values()))
         return dict(zip(self.domains, shares, strict=True))
+
+    def _settings(self) -> list[object]:
+        """What a checkpoint must agree with."""
+        judging = "own judge" if self.domain_losses.have_judge else repr(self.valuation.judging)
+        return [self.domains, repr(self.weighting), judging, self.transfer.importance.tolist()]
 
     @property
     def tally(self) -> dict[str, int]:
@@ -188,14 +191,7 @@ class Balancer(nn.Module):
                 finding, update = self._update(Finding(Measurement.by_name(losses, self.domains)), model, present)
             loss = weighted_loss(losses, self.weights)
         assert update is not None  # noqa: S101
-        measurement = finding.measurement
-        self.last = StepReport(
-            losses={name: loss.detach() for name, loss in losses.items()},
-            weights=self.weights,
-            outcome=update.outcome,
-            vote=None if update.vote is None else self.domains[update.vote],
-            measured={self.domains[d]: measurement.values[d].tolist() for d in measurement.taking_part},
-        )
+        self.last = StepReport.of(losses, self.weights, finding.measurement, update)
         return loss
 
     def _measure(
@@ -227,6 +223,10 @@ class Balancer(nn.Module):
         finding = self.probe.find(model, batch, losses=self.domain_losses, optimizer=optimizer, held_out=held_out)
         if finding is None:
             return Finding(Measurement.nothing(len(self.domains))), self._count(Update(Outcome.NOT_DUE))
+        less_often = without_sharing(self.probe, len(self.domains)) if self._auto else None
+        if less_often is not None:
+            self.probe.every, self.probe.warm_up = less_often.arguments["every"], less_often.arguments["warm_up"]
+            self._choice = arguments.as_bytes(less_often).to(self._outcomes.device)
         return self._update(finding, model, batch, yields_scores=yields_scores)
 
     def _choose_if_due(self, model: nn.Module, optimizer: Optimizer | None, *, held_out: bool) -> None:
@@ -247,6 +247,8 @@ class Balancer(nn.Module):
             arguments.check_fit(self.weighting, probe)
         if isinstance(probe, VoteProbe):
             probe.scores_always = self.valuation.needs_scores
+            if probe.meta_test_is_default and self.weighting.statistic is not Statistic.HYPOTHETICAL_LOSSES:
+                probe.meta_test = "step"  # what a step's own pass does to running statistics is not its worth
         self.probe = probe
         self._missed_votes = MissedVotes(gathers=probe is not None and probe.gathering is not None)
 
@@ -255,18 +257,14 @@ class Balancer(nn.Module):
     ) -> tuple[Finding, Update]:
         """Let the weights follow the measurement, on all ranks alike."""
         if is_shared(self._group):
-            device = next(model.parameters()).device
             names = set(batch)
             if self.probe is not None and self.probe.gathering is not None:
                 names |= self.probe.gathering.kept.keys()
             in_batch = torch.tensor([name in names for name in self.domains])
-            agreement = average_over_ranks(finding.measurement, in_batch=in_batch, group=self._group, device=device)
-            finding = replace(finding, measurement=agreement.measurement)
-            if yields_scores:
-                scores = average_scores(finding.scores, len(self.domains), group=self._group, device=device)
-                finding = replace(finding, scores=scores)
+            device = next(model.parameters()).device
+            finding, ranks_apart = agree(finding, in_batch, with_scores=yields_scores, group=self._group, device=device)
             self._ranks_agreed = True
-            if agreement.ranks_apart:
+            if ranks_apart:
                 return finding, self._count(Update(Outcome.RANKS_APART))
         finding = replace(finding, measurement=self.valuation.measurement(finding))
         return finding, self._count(self.weighting.observe(finding.measurement))

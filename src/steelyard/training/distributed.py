@@ -1,6 +1,7 @@
 """Training on several ranks: one forward pass, one measurement."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -9,6 +10,7 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from steelyard.measurement import Measurement, Scores
+from steelyard.probing import Finding
 
 Result = TypeVar("Result")
 
@@ -84,6 +86,30 @@ class Agreement(NamedTuple):
 
     measurement: Measurement
     ranks_apart: bool = False
+
+
+def agree(
+    finding: Finding,
+    in_batch: Tensor,
+    *,
+    with_scores: bool,
+    group: distributed.ProcessGroup | None,
+    device: torch.device,
+) -> tuple[Finding, bool]:
+    """A finding that all ranks share, and whether they hold domains that cannot be compared.
+
+    Args:
+        finding: this rank's.
+        in_batch: which domains this rank's batch holds, measured or not.
+        with_scores: whether this vote yields scores, on the ranks that measured something.
+        group: the ranks.
+        device: where the model is.
+    """
+    agreement = average_over_ranks(finding.measurement, in_batch=in_batch, group=group, device=device)
+    scores = finding.scores
+    if with_scores:
+        scores = average_scores(scores, len(in_batch), group=group, device=device)
+    return replace(finding, measurement=agreement.measurement, scores=scores), agreement.ranks_apart
 
 
 def average_over_ranks(

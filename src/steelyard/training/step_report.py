@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from steelyard.measurement import Outcome
+from steelyard.measurement import Measurement, Outcome, Update
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +26,20 @@ class StepReport:
     outcome: Outcome
     vote: str | None = None
     measured: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, losses: Mapping[str, Tensor], weights: Mapping[str, float], measurement: Measurement, update: Update
+    ) -> "StepReport":
+        """A report with the domains' names, which are those of the weights, in their order."""
+        domains = tuple(weights)
+        return cls(
+            losses={name: loss.detach() for name, loss in losses.items()},
+            weights=weights,
+            outcome=update.outcome,
+            vote=None if update.vote is None else domains[update.vote],
+            measured={domains[number]: measurement.values[number].tolist() for number in measurement.taking_part},
+        )
 
     @property
     def reason(self) -> str | None:

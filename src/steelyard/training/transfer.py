@@ -85,10 +85,15 @@ class Transfer(FullPrecision):
         return torch.maximum(_to_median(self.gradient_norms), self.loss_scale)
 
     @property
-    def loss_scale(self) -> Tensor:
-        """The ratio of the largest running sizes of gradients to their median: the units of a loss, learned or not."""
+    def gradient_peaks(self) -> Tensor:
+        """The largest running root mean square of ‖g_d‖ so far; NaN for a domain without any vote."""
         _, factors, largest = self.square_norms
-        return _to_median(torch.where(factors > 0, largest.sqrt(), torch.nan))
+        return torch.where(factors > 0, largest.sqrt(), torch.nan)
+
+    @property
+    def loss_scale(self) -> Tensor:
+        """The ratio of the peaks of gradients to their median: the units of a loss, whether it is learned or not."""
+        return _to_median(self.gradient_peaks)
 
     def weights_for(self, shares: Sequence[float]) -> tuple[float, ...]:
         """The weights of the losses that give each domain its share of the update.
@@ -130,6 +135,13 @@ class Transfer(FullPrecision):
         worth = torch.zeros_like(self.importance)
         worth[stepped] = (scaled[stepped][:, usable] * self.importance[usable] / spread[usable]).sum(1)
         return Measurement(worth.cpu(), stepped.cpu())
+
+    def forget(self, columns: Tensor) -> None:
+        """Start anew for the scores of some domains, and for what is given to others, of which they are a part."""
+        if bool(columns.any()):
+            self.moments[:, :, :-1][:, :, columns] = 0
+            self.moments[:, :, -1] = 0
+            self.spreads[:, columns] = 0
 
     def _count_norms(self, gradient_norms: Tensor) -> None:
         means, factors, largest = self.square_norms

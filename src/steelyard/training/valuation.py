@@ -53,7 +53,9 @@ class Valuation(nn.Module):
         """What the weighting follows."""
         if finding.scores is None or not finding.measurement.is_finite:
             return finding.measurement
+        bounded_before = ~self.judging.negative
         judged = self.judging(finding.scores)
+        self.transfer.forget(bounded_before & self.judging.negative)  # judged in other units from now on
         worth = self.transfer.observe(judged, finding.scores.gradient_norms)
         if self.statistic is Statistic.WORTH:
             return worth
