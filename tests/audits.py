@@ -18,7 +18,7 @@ def audit_of(names, transfer, standard_error=1e-4, *, flags=()):
             given=2e-4,
             received=nan,
             presence=1.0,
-            votes=60,
+            votes=160,
         )
         domains.append(domain)
     return Audit(

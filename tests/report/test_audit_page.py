@@ -41,7 +41,7 @@ def test_a_run_that_voted_has_an_audit_on_its_page(records):
     page = render_report(report)
     assert '<section id="audit"><h2>Audit: who helps whom</h2>' in page
     assert 'id="figure-transfer"' in page
-    assert "fewer than 50 votes, too few to judge transfer by" in page
+    assert "fewer than 100 votes, too few to judge transfer by" in page
     plain = assemble([run for run in records if run.audit is None], title="T", lead="L")
     assert plain.audits == []
     assert "Audit" not in render_report(plain)

@@ -248,3 +248,30 @@ def test_held_out_samples_at_the_first_call_take_passes_of_their_own():
     balancer(model, batch(), optimizer, held_out=batch(seed=1))
     assert (type(balancer.probe), balancer.probe.every) == (sy.FirstOrder, 4)
     assert "held-out samples take passes of their own" in str(balancer)
+
+
+def test_votes_become_rarer_where_the_first_shows_that_nothing_can_be_shared():
+    """A sum over samples is not a mean over them, which no module tells beforehand."""
+    model = smooth()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    balancer = sy.Balancer(("a", "b"), loss=lambda o, y: mse_loss(o, y, reduction="sum"))
+    balancer(model, batch(), optimizer)
+    assert (balancer.probe.every, balancer.probe.warm_up) == (8, 100)
+    assert "so a vote takes extra passes; every 8 steps" in str(balancer)
+    resumed = sy.Balancer(("a", "b"), loss=lambda o, y: mse_loss(o, y, reduction="sum"))
+    resumed.load_state_dict(balancer.state_dict())
+    assert resumed.probe.every == 8
+
+
+def test_a_checkpoint_of_another_judge_or_importance_is_refused():
+    state = sy.Balancer(("a", "b"), loss=mse_loss).state_dict()
+    with pytest.raises(ValueError, match=r"was judged by .* this balancer judges by own judge"):
+        sy.Balancer(("a", "b"), loss=mse_loss, judge=l1_loss).load_state_dict(state)
+    with pytest.raises(ValueError, match=r"has the importance \[0.5, 0.5\]; this balancer \[0.75, 0.25\]"):
+        sy.Balancer(("a", "b"), loss=mse_loss, importance={"a": 3, "b": 1}).load_state_dict(state)
+
+
+def test_the_step_alone_is_judged_unless_votes_are_counted():
+    assert sy.Balancer(("a", "b"), loss=mse_loss, probe=sy.InnerLoop()).probe.meta_test == "step"
+    assert sy.Balancer(("a", "b"), loss=mse_loss, probe=sy.InnerLoop(meta_test="eval")).probe.meta_test == "eval"
+    assert sy.paper_balancer(("a", "b"), loss=mse_loss).probe.meta_test == "eval"

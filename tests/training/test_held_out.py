@@ -204,3 +204,26 @@ def test_a_half_too_small_for_batch_normalisation_casts_no_vote():
     assert balancer.last.outcome is sy.Outcome.TOO_FEW
     balancer(model, batch((2, 4, 4), names=NAMES), optimizer, held_out=batch((1, 1, 1), names=NAMES))
     assert balancer.last.outcome is sy.Outcome.UPDATED
+
+
+class Centred(nn.Module):
+    """Samples of one pass meet in their mean."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 1)
+
+    def forward(self, x):
+        return self.layer(x - x.mean(0))
+
+
+def test_a_call_with_held_out_samples_does_not_vouch_for_calls_without():
+    """With held-out samples whole domains are passes of their own; without, halves are, and samples meet in them."""
+    torch.manual_seed(0)
+    model = Centred()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    balancer = sy.Balancer(("a", "b"), loss=mse_loss, weighting=sy.Fixed(), probe=sy.FirstOrder(), join=False)
+    balancer(model, batch(), optimizer, held_out=batch(seed=1))
+    loss = balancer(model, batch(), optimizer)
+    plain = sum(0.5 * mse_loss(model(x), y) for x, y in batch().values())
+    assert loss.item() == pytest.approx(plain.item(), rel=1e-6)

@@ -12,6 +12,7 @@ from torch.nn.functional import l1_loss, mse_loss
 import steelyard as sy
 from plain_votes import exact_table, first_order_table, for_all, optimizer_with_state, plain_steps
 from steelyard.measurement import Scores
+from steelyard.probing import Finding
 from steelyard.training.judging import Judging
 from toys import batch, everything, first_halves, smooth, take_step
 
@@ -321,3 +322,13 @@ def test_a_first_call_that_raises_counts_nothing_either(fails_at):
         same(model, samples_of(), optimizer)
     for name, tensor in again.state_dict().items():
         assert torch.equal(tensor, balancer.state_dict()[name]), name
+
+
+def test_what_was_measured_in_bounded_scores_is_forgotten_when_a_loss_turns_negative():
+    balancer = sy.Balancer(("a", "b"), loss=mse_loss, probe=sy.InnerLoop())
+    table = [[1.0, 2.0], [2.0, 1.0], [1.5, 1.5]]
+    finding = Finding(sy.Measurement.of(torch.ones(2)), scores=scores(table))
+    balancer.valuation.measurement(finding)
+    balancer.valuation.measurement(Finding(sy.Measurement.of(torch.ones(2)), scores=scores(table, losses=(2.0, -1.0))))
+    assert balancer.transfer.count.tolist() == [[2, 1], [2, 1]]
+    assert balancer.transfer.mean[0, 1] == 0.5
