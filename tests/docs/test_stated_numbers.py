@@ -18,7 +18,7 @@ from steelyard.cli.benchmark import with_tables
 from steelyard.experiments.experiment import _check_design
 from steelyard.experiments.grids import desk
 from steelyard.experiments.results import units_to_do
-from steelyard.experiments.trials.page import wide_tables
+from steelyard.experiments.trials.page import audit_table, wide_table
 from steelyard.experiments.trials.results import read_results as read_trials
 from steelyard.experiments.units import plan
 from steelyard.files.marked_page import with_measured
@@ -54,9 +54,12 @@ def test_the_page_states_what_is_lost_as_measured():
 def test_the_page_states_the_trials_as_they_ended():
     page = (DOCS / "trials.md").read_text()
     results = list(read_trials(DOCS / "trials.csv").values())
+    audited = list(read_trials(DOCS / "trials-audit.csv").values())
     methods = ("greedy-25", "inverse-loss", "evidence", "evidence-task")
     assert results
-    assert page == with_measured(page, "trials", f"\n{wide_tables(results, methods)}")
+    assert audited
+    page_again = with_measured(page, "trials", f"\n{wide_table(results, methods)}\n")
+    assert page == with_measured(page_again, "audit", f"\n{audit_table(audited)}\n")
 
 
 @pytest.fixture

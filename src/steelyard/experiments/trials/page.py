@@ -13,8 +13,6 @@ from steelyard.experiments.trials.statistics import (
 from steelyard.experiments.trials.trial import TrialResult
 
 SUMMARY = "summary.md"
-RECOMMENDED = "evidence"
-"""The method with the library's defaults."""
 
 
 def summary_page(results: Sequence[TrialResult]) -> str:
@@ -26,33 +24,32 @@ def summary_page(results: Sequence[TrialResult]) -> str:
         "## Plain runs that lost a domain",
         _table(("problem", "optimizer", "steps", "method", "share of runs"), _lost_rows(results)),
         "## Audit",
-        _table(("problem", "variant", "optimizer", "steps", "method", "result"), _audit_rows(results)),
+        audit_table(results),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def wide_tables(results: Sequence[TrialResult], methods: Sequence[str]) -> str:
-    """Return the same with a column per method, for a page of the documentation.
+def wide_table(results: Sequence[TrialResult], methods: Sequence[str]) -> str:
+    """Return the gains with a column per method, for a page of the documentation.
 
     Args:
         results: Of any trials.
         methods: The methods to show, beside equal weights.
     """
     estimates = gains(results)
-    scores = baseline_scores(results)
     header = ("problem", "variant", "optimizer", "steps", "seeds", "equal", *methods)
     rows = []
-    for setting, score in scores.items():
+    for setting, score in baseline_scores(results).items():
         cells = [str(estimates.get(replace(setting, method=method), "")) for method in methods]
         names = (setting.problem, setting.variant, setting.optimizer, f"{setting.steps:,}")
         rows.append((*names, score.count, f"{score.mean:.3f}", *cells))
-    audited = [row for row in _audit_rows(results) if row[4] == RECOMMENDED]
-    parts = [
-        _table(header, rows),
-        f"The audit of `{RECOMMENDED}`:",
-        _table(("problem", "variant", "optimizer", "steps", "method", "result"), audited),
-    ]
-    return "\n\n".join(parts) + "\n"
+    return _table(header, rows)
+
+
+def audit_table(results: Sequence[TrialResult]) -> str:
+    """Return what the audit saw, for a page of the documentation."""
+    header = ("problem", "variant", "optimizer", "steps", "method", "result")
+    return _table(header, _audit_rows(results))
 
 
 def _gain_rows(results: Sequence[TrialResult]) -> Iterator[tuple[object, ...]]:
