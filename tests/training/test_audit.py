@@ -80,6 +80,15 @@ def test_steps_that_make_the_others_worse_are_flagged_as_harm():
     assert flags_of(unimportant) == []
 
 
+def test_where_the_steps_of_most_domains_harm_the_others_no_domain_is_to_blame():
+    means = uniform()
+    means[1] = [0.1, HELP, 0.1, 0.1]
+    means[2] = [0.1, 0.1, HELP, 0.1]
+    assert flags_of(audit_of(transfer_of(means))) == [("b", "harms others"), ("c", "harms others")]
+    means[3] = [0.1, 0.1, 0.1, HELP]
+    assert flags_of(audit_of(transfer_of(means))) == []
+
+
 def test_what_few_votes_say_about_transfer_is_not_flagged():
     means = uniform()
     means[2][2] = 0.5

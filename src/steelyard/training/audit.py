@@ -186,13 +186,17 @@ def _noise_flags(domains: Sequence[str], transfer: Transfer, threshold: float) -
 
 
 def _harm_flags(entries: Sequence[DomainAudit], errors: Sequence[float], threshold: float) -> list[Flag]:
-    """Domains whose steps make the others worse; with the standard error of what each gives to the others."""
+    """Domains whose steps make the others worse; with the standard error of what each gives to the others.
+
+    Where the steps of most domains do, no domain is to blame but the steps: a learning rate that is too high for one
+    domain alone, or batch normalisation on one domain's statistics.
+    """
     flags = []
     for entry, error in zip(entries, errors, strict=True):
         if entry.votes >= FEWEST_VOTES and entry.given > threshold * error:
             evidence = f"Its steps make the others worse ({entry.given / error:+.1f} standard errors)."
             flags.append(Flag(domain=entry.name, kind="harms others", evidence=evidence))
-    return flags
+    return flags if 2 * len(flags) <= len(entries) else []
 
 
 def _size_flags(entries: Sequence[DomainAudit]) -> list[Flag]:
