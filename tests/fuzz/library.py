@@ -31,7 +31,7 @@ FEATURES = 6
 
 # The refusals that the documentation promises; any other error is a finding.
 _REFUSALS = (
-    r"reuse=True needs a loss that is a mean over samples that do not meet",
+    r"reuse=True needs a loss that is a mean over independently processed samples",
     r"reuse=True needs votes cast on the outer step's own samples",
     r"must be one number in a tensor",
     r"the batch holds no sample of any of",
