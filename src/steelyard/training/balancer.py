@@ -124,7 +124,7 @@ class Balancer(nn.Module):
         """Each domain's weight now."""
         weights = self.weighting.weights()
         if self.weighting.statistic is Statistic.WORTH:  # these are shares of the update
-            weights = self.transfer.weights_for(weights)
+            weights = self.valuation.weights_for(weights)
         return dict(zip(self.domains, weights, strict=True))
 
     @property
@@ -146,7 +146,8 @@ class Balancer(nn.Module):
     def audit(self) -> Audit:
         """Who helps whom, and which domain is noisy, harmful, out of scale or starved; `print` shows it as a table."""
         presences = (self._presence[1:].double() / self._presence[0]).tolist()  # NaN before the first batch
-        return audit_domains(self.domains, self.transfer, weights=self.weights, shares=self.shares, presences=presences)
+        measured = (self.transfer, self.valuation.progress)
+        return audit_domains(self.domains, *measured, weights=self.weights, shares=self.shares, presences=presences)
 
     def forward(
         self,

@@ -3,15 +3,20 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from steelyard.measurement import Measurement, Statistic
 from steelyard.probing import Finding
 from steelyard.training.arguments import checked_importance
 from steelyard.training.domain_losses import Judge
 from steelyard.training.judging import Judging
+from steelyard.training.noise import noisy_domains
+from steelyard.training.progress import Progress
 from steelyard.training.transfer import Transfer
 from steelyard.weighting import Weighting
+
+_SHARE_OF_NOISY = 0.1  # of its share, for a domain whose labels look noisy
 
 Judges = Literal["bounded", "loss"] | Judge | Mapping[str, Judge] | None
 
@@ -29,6 +34,9 @@ class Valuation(nn.Module):
         own_judge: the user's own judge, or one for each domain; `None` if domains are judged by their losses.
         needs_scores: whether the weighting needs scores at every vote; otherwise some are enough, for the audit.
     """
+
+    noisy: Tensor
+    """For each domain whether its labels looked noisy at the early moment. Then its scores count for nothing."""
 
     def __init__(
         self,
@@ -48,6 +56,14 @@ class Valuation(nn.Module):
         self.needs_scores = not counts_votes or bounded or importance is not None
         self.judging = Judging(len(domains), bounded=bounded)
         self.transfer = Transfer(checked_importance(importance, domains))
+        self.progress = Progress(len(domains))
+        self.register_buffer("noisy", torch.zeros(len(domains), dtype=torch.bool))
+
+    def weights_for(self, shares: Sequence[float]) -> tuple[float, ...]:
+        """The weights of the losses for these shares of the update; a domain with noisy labels gets part of its own."""
+        trust = torch.where(self.noisy.cpu(), _SHARE_OF_NOISY, 1.0)
+        trusted = torch.tensor(shares, dtype=torch.float64) * trust
+        return self.transfer.weights_for((trusted / trusted.sum()).tolist())
 
     def measurement(self, finding: Finding) -> Measurement:
         """What the weighting follows."""
@@ -56,7 +72,10 @@ class Valuation(nn.Module):
         bounded_before = ~self.judging.negative
         judged = self.judging(finding.scores)
         self.transfer.forget(bounded_before & self.judging.negative)  # judged in other units from now on
-        worth = self.transfer.observe(judged, finding.scores.gradient_norms)
+        worth = self.transfer.observe(judged, finding.scores.gradient_norms, ignored=self.noisy)
+        if self.progress.observe(finding.scores.losses):
+            self.transfer.keep_early()
+            self.noisy.copy_(noisy_domains(self.transfer, self.progress))
         if self.statistic is Statistic.WORTH:
             return worth
         if self.statistic is not Statistic.HYPOTHETICAL_LOSSES or not self.needs_scores:
