@@ -12,13 +12,13 @@ import torch
 import steelyard as sy
 from steelyard.errors import UserError
 from steelyard.experiments.problems.digits import Digits
-from steelyard.experiments.trials import __main__ as command
-from steelyard.experiments.trials import campaign, trial
-from steelyard.experiments.trials.campaign import run_trials
-from steelyard.experiments.trials.groups import GROUPS, Block
-from steelyard.experiments.trials.methods import build_balancer
-from steelyard.experiments.trials.results import RESULTS, format_result, parse_result, read_results
-from steelyard.experiments.trials.trial import Trial, build_network, draw_batches, run_trial
+from steelyard.experiments.regret import __main__ as command
+from steelyard.experiments.regret import campaign, trial
+from steelyard.experiments.regret.campaign import run_trials
+from steelyard.experiments.regret.groups import GROUPS, Block
+from steelyard.experiments.regret.methods import build_balancer
+from steelyard.experiments.regret.results import RESULTS, format_result, parse_result, read_results
+from steelyard.experiments.regret.trial import Trial, build_network, draw_batches, run_trial
 
 SHORT = Trial(problem="digits", variant="noisy", optimizer="sgd", steps=4, method="equal", seed=7)
 METHODS = ("equal", "greedy-25", "conservative-25")
@@ -201,7 +201,7 @@ def test_the_command_writes_a_summary(tmp_path, capsys):
 
 
 def test_a_mistake_at_the_command_line_is_one_line(tmp_path):
-    call = [sys.executable, "-m", "steelyard.experiments.trials", str(tmp_path), "--problems", "heart"]
+    call = [sys.executable, "-m", "steelyard.experiments.regret", str(tmp_path), "--problems", "heart"]
     out = subprocess.run(call, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2] / "src")
     assert out.returncode == 2
     assert out.stderr == "trials: the problem heart needs a folder of data; name it with --data.\n"

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from steelyard.experiments.trials.page import summary_page
-from steelyard.experiments.trials.statistics import (
+from steelyard.experiments.regret.page import summary_page
+from steelyard.experiments.regret.statistics import (
     AuditCount,
     Estimate,
     Setting,
@@ -14,7 +14,7 @@ from steelyard.experiments.trials.statistics import (
     gains,
     lost_domains,
 )
-from steelyard.experiments.trials.trial import Trial, TrialResult
+from steelyard.experiments.regret.trial import Trial, TrialResult
 
 
 def result(
