@@ -30,8 +30,8 @@ class Regret(Command):
     out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
     """The folder for the results: new, or that of an earlier call."""
     problems: tuple[str, ...] = ("digits", "wine")
-    """Which problems: digits, digits-norm, wine, phantoms; with --data also reviews-4, reviews-12, reviews-16, heart; or
-    `package.module:Class` for one of your own: its code runs, so trust it."""
+    """Which problems: digits, digits-norm, wine, phantoms; with --data also reviews-4, reviews-12, reviews-16, heart;
+    or `package.module:Class` for one of your own: its code runs, so trust it."""
     methods: tuple[str, ...] = ()
     """Which methods, such as equal evidence sweep; `equal@3` has three times the learning rate. Default: all that the
     documentation compares. The others are compared with `equal`, so do not leave it out."""
@@ -44,8 +44,8 @@ class Regret(Command):
     steps: int | None = None
     """How long each network is trained. Default: the problem's own number."""
     group: str = ""
-    """All trials of a group (choosing, confirming or drift) instead of --problems, --variants, --optimizers, --seeds and
-    --steps."""
+    """All trials of a group, choosing, confirming or drift. It takes the place of --problems, --variants, --optimizers,
+    --seeds and --steps."""
     smallest: bool = False
     """The smallest form of the suite, about a minute: digits, plain and noisy, few seeds and steps."""
     data: Path | None = None

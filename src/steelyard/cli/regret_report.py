@@ -17,8 +17,8 @@ _FEATURED = ("evidence", "evidence-task", "greedy-25", BEST_RATE, SWEEP)
 _MOST_METHODS = 5  # in a figure; more would not be told apart
 _CAPTION = (
     "Gain over equal weights at the problem's own learning rate, with 95 % intervals over paired seeds (none for a "
-    "single seed). equal@best has the best of three learning rates, sweep the best fixed weights and learning rate; both "
-    "are chosen on validation samples with right labels, which nobody has in practice."
+    "single seed). equal@best has the best of three learning rates, sweep the best fixed weights and learning rate; "
+    "both are chosen on validation samples with right labels, which nobody has in practice."
 )
 
 

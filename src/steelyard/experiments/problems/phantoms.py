@@ -25,7 +25,7 @@ _SCANNER = "standard-3t"
 _SLICES = slice(18, 38)  # the planes through the ventricles, where the lesions are
 _WINDOW = (slice(40, 168), slice(48, 208))  # voxels of 1 mm about the white matter
 _SHRINK = 2  # voxels become pixels of 2 mm
-_WIDTH = 8  # features at the network's first level
+_WIDTH = 6  # features at the network's first level
 _CACHE = f"phantoms-{_COHORT}.pt"
 
 
@@ -49,7 +49,7 @@ class Phantoms(Problem):
 
     cache: Path | None = None
     name: str = "phantoms"
-    steps: ClassVar[int] = 200
+    steps: ClassVar[int] = 300
     batch_size: ClassVar[int] = 4
     learning_rates: ClassVar[Mapping[str, float]] = {"sgd": 0.1, "adamw": 1e-2}
 

@@ -7,10 +7,11 @@ from math import isfinite
 
 from matplotlib.axes import Axes
 
-from steelyard.report.figures.figure import SOFT, Panel, ReportFigure, add_legend, method_colours
+from steelyard.report.figures.figure import INK, SOFT, Panel, ReportFigure, method_colours
 
 _WIDTH = 5.6  # inches of a panel
-_ROW, _MARGIN = 0.17, 1.1  # inches of an interval, and of a panel without intervals
+_ROW, _MARGIN = 0.17, 1.5  # inches of an interval, and of a panel without intervals
+_LEGEND_HEIGHT, _LEGEND_COLUMNS = -0.18, 3  # the height in units of the axes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +69,7 @@ def _draw(axes: Axes, *, gains: Sequence[Gain], tints: Mapping[str, str]) -> Non
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("gain in the mean score over equal weights")
-    _name_once(axes)
-    add_legend(axes)
+    _add_legend_below(axes)
 
 
 def _draw_gain(axes: Axes, gain: Gain, height: float, colour: str) -> None:
@@ -77,14 +77,20 @@ def _draw_gain(axes: Axes, gain: Gain, height: float, colour: str) -> None:
     axes.errorbar(gain.mean, height, xerr=reach, fmt="o", ms=4, lw=1.4, color=colour, label=gain.method)
 
 
-def _name_once(axes: Axes) -> None:
-    """Keep the label of one interval of each method, for the legend."""
-    seen: set[str] = set()
-    for container in axes.containers:
-        label = str(container.get_label())
-        if label in seen:
-            container.set_label("")
-        seen.add(label)
+def _add_legend_below(axes: Axes) -> None:
+    """Name each method once, below the axes, where no interval can be."""
+    handles, labels = axes.get_legend_handles_labels()
+    by_label = dict(zip(labels, handles, strict=True))
+    axes.legend(
+        by_label.values(),
+        by_label.keys(),
+        loc="upper center",
+        bbox_to_anchor=(0.5, _LEGEND_HEIGHT),
+        ncols=_LEGEND_COLUMNS,
+        frameon=False,
+        labelcolor=INK,
+        fontsize=8.5,
+    )
 
 
 def ordered(gains: Iterable[Gain], methods: Sequence[str]) -> list[Gain]:
