@@ -19,7 +19,10 @@ POINTS = 200  # that each camera sees
 
 @final
 class Cameras(Classification):
-    """Which side of a wave is a point on? `Classification` brings loss and judge; a regression derives from `Problem`."""
+    """Which side of a wave is a point on?
+
+    `Classification` brings loss and judge. Other problems derive from `Problem` and bring their own.
+    """
 
     name = "cameras"
     steps: ClassVar[int] = 200

@@ -1,7 +1,7 @@
 """`steelyard regret`: methods over many small problems."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -113,13 +113,14 @@ class Regret(Command):
             yield from block.trials(self.methods or COMPARED, self._folders())
 
     def _blocks(self) -> "tuple[Block, ...]":
-        from dataclasses import replace
-
         from steelyard.experiments.regret.groups import GROUPS, SMALLEST, Block
         from steelyard.files.checks import check_choice
 
+        if self.smallest and self.group:
+            raise UserError("--smallest and --group exclude each other.")
         if self.smallest:
-            return (replace(SMALLEST, steps=self.steps or SMALLEST.steps),)
+            steps = SMALLEST.steps if self.steps is None else self.steps
+            return (replace(SMALLEST, steps=steps),)
         if self.group:
             check_choice("group", self.group, tuple(GROUPS))
             return GROUPS[self.group]
