@@ -1,6 +1,6 @@
 """A problem of one's own for `steelyard regret`: three cameras see the same two kinds of points, each from elsewhere.
 
-PYTHONPATH=examples steelyard regret OUT --problems own_problem:Cameras --seeds 0 3 --methods equal evidence sweep
+For how to run it see docs/regret.md, "A problem of your own".
 """
 
 from collections.abc import Mapping
