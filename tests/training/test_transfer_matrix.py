@@ -274,3 +274,18 @@ def test_the_balancer_reports_transfer_with_any_weighting():
         for seed in range(4):
             balancer(model, batch((6, 6, 6), names=NAMES, seed=seed), optimizer)
         assert (balancer.transfer.count == count).all()
+
+
+def test_where_the_steps_of_most_domains_harm_the_others_nothing_is_measured():
+    """As with batch normalisation, where a step sees one domain's statistics alone: weights must not follow that."""
+    generator = torch.Generator().manual_seed(0)
+    for harmful, measured in ((1, True), (2, False)):
+        transfer = Transfer([1 / 3] * 3)
+        for _ in range(20):
+            judged = 0.1 * torch.randn(4, 3, generator=generator, dtype=torch.float64)
+            judged[:harmful] += 1.0
+            judged[harmful:3] -= 1.0
+            judged[3] = 0.0
+            measurement = transfer.observe(judged, ones())
+        assert transfer.steps_harm is not measured
+        assert bool(measurement.present.any()) is measured

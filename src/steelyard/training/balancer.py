@@ -47,7 +47,8 @@ class Balancer(nn.Module):
         objective: instead of `loss`, `objective(model, domain_batch)`, a scalar, for a model that computes its own.
         weighting: how the weights follow the measurements; default: `Evidence()`.
         probe: how it is measured. `auto` chooses from the model at the first call, and `print(balancer)` says what and
-            why; `None` measures nothing. A weighting that needs no measurement has no automatic probe.
+            why; `None` measures nothing, and then judge, importance and held-out samples change nothing. A weighting
+            that needs no measurement has no automatic probe.
         judge: how well a domain fares after a hypothetical step. `bounded`: by its loss in the form 1 − exp(−L / L0);
             `loss`: by its loss; or `judge(outputs, targets)`, one number, lower is better, one for all or a mapping of
             domain name to judge (with an objective, `judge(model, domain_batch)`). Default: `loss` for weightings that

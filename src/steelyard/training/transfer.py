@@ -11,6 +11,7 @@ from steelyard.training.full_precision import FullPrecision
 _SPREAD_RATE = 0.05  # by which the spreads of scores follow a new vote
 _NORM_RATE = 0.01  # by which the sizes of gradients do
 _OUTLIER = 3.0  # a ratio of gradients' sizes to their median above this, or below its inverse, is an outlier's
+_SHOWN = 2.0  # standard errors of the mean
 _LARGEST_RATIO = 1000.0  # of gradients' sizes to their median that is still made up for
 
 
@@ -68,6 +69,16 @@ class Transfer(FullPrecision):
     def given(self) -> Tensor:
         """The mean of what a step for each domain does to the others, Σ_{j≠i} ω_j T_ij."""
         return _mean(self.moments)[:, -2]
+
+    @property
+    def steps_harm(self) -> bool:
+        """Whether the steps of most domains are shown to harm the others.
+
+        Then the steps are at fault, not a domain: batch normalisation that saw one domain alone, or samples that were
+        memorised. Which domain harms least says nothing about its worth.
+        """
+        shown = self.given > _SHOWN * _standard_error(self.moments)[:, -2]
+        return 2 * int(shown.sum()) > len(self.importance)
 
     @property
     def early(self) -> Tensor:
@@ -138,13 +149,15 @@ class Transfer(FullPrecision):
             judged: the judged scores after each step, and after the zero step in the last row; NaN where unknown.
             gradient_norms: of each domain's meta-train gradient; NaN where unknown.
             ignored: for each domain whether its scores count for nothing; default none.
+
+        Nothing is measured where fewer than two domains had a step, or where the steps of most domains harm the others.
         """
         transfer = (judged[:-1] - judged[-1]).to(self.importance.device)
         self._count_norms(gradient_norms.to(self.importance.device))
         self._count_transfer(transfer)
         scaled = transfer / self.gradient_scale[:, None]
         stepped = ~scaled.isnan().all(1)
-        if int(stepped.sum()) < 2:
+        if int(stepped.sum()) < 2 or self.steps_harm:
             return Measurement.nothing(len(self.importance))
         spread = self._count_spread(scaled[stepped])
         usable = (self.importance > 0) & (spread > 0) & ~scaled[stepped].isnan().any(0)
