@@ -180,7 +180,7 @@ def _noise_flags(entries: Sequence[DomainAudit], noisy: Sequence[bool], early: T
             evidence = (
                 f"While the better half of the domains learned, its loss stayed at {entry.remaining:.0%} of its first "
                 f"value. Its steps are not shown to help other samples of its own ({own:+.1f} standard errors). "
-                "Look at its labels."
+                "Look at its labels; a domain that is much harder than the others looks the same."
             )
             flags.append(Flag(domain=entry.name, kind="noisy labels", evidence=evidence))
     return flags

@@ -21,12 +21,12 @@ def beyond_doubt(domains: int) -> float:
 def noisy_domains(transfer: Transfer, progress: Progress) -> Tensor:
     """For each domain whether its labels look noisy: it learned next to nothing, and its steps do not help itself.
 
-    A domain that is merely hard learns little while the better half of the domains does, too. But its steps help other
-    samples of its own.
+    A domain with right labels that is much harder than the others looks the same, unless its steps help other samples
+    of its own already.
     """
-    remaining = progress.remaining
-    if int(progress.votes) < FEWEST_VOTES or not progress.of_the_better_half <= _LEARNED:
+    remaining, own = progress.remaining, transfer.early[0]
+    if not progress.of_the_better_half <= _LEARNED:
         return torch.zeros_like(remaining, dtype=torch.bool)
-    helps_itself = transfer.early[0] <= -beyond_doubt(len(remaining))
-    votes = transfer.count.diagonal()
-    return (remaining >= _NOT_LEARNED) & ~helps_itself & (votes >= FEWEST_VOTES)
+    helps_itself = own <= -beyond_doubt(len(remaining))
+    enough = own.isfinite() & (transfer.early_votes >= FEWEST_VOTES)
+    return (remaining >= _NOT_LEARNED) & ~helps_itself & enough

@@ -86,9 +86,17 @@ class Transfer(FullPrecision):
 
         It is what was measured until the early moment, or so far if that has not come.
         """
-        moments = self.early_moments if bool(self.early_moments[0].any()) else self.moments
-        in_errors = _mean(moments) / _standard_error(moments)
+        in_errors = _in_errors(self._early)
         return torch.stack([in_errors[:, :-2].diagonal(), in_errors[:, -2], in_errors[:, -1]])
+
+    @property
+    def early_votes(self) -> Tensor:
+        """The number of votes in `early` that judged each domain after a step for itself."""
+        return self._early[0][:, :-2].diagonal()
+
+    @property
+    def _early(self) -> Tensor:
+        return self.early_moments if bool(self.early_moments[0].any()) else self.moments
 
     def keep_early(self) -> None:
         """Keep what was measured so far as `early`: the early moment has come."""
@@ -170,9 +178,8 @@ class Transfer(FullPrecision):
     def forget(self, columns: Tensor) -> None:
         """Start anew for the scores of some domains, and for what is given to others, of which they are a part."""
         if bool(columns.any()):
-            for moments in (self.moments, self.early_moments):
-                moments[:, :, :-2][:, :, columns] = 0
-                moments[:, :, -2:] = 0
+            self.moments[:, :, :-2][:, :, columns] = 0
+            self.moments[:, :, -2:] = 0
             self.spreads[:, columns] = 0
 
     def _count_norms(self, gradient_norms: Tensor) -> None:
@@ -225,6 +232,10 @@ def _to_median(sizes: Tensor) -> Tensor:
 def _mean(moments: Tensor) -> Tensor:
     count, mean, _ = moments
     return torch.where(count > 0, mean, torch.nan)
+
+
+def _in_errors(moments: Tensor) -> Tensor:
+    return _mean(moments) / _standard_error(moments)
 
 
 def _standard_error(moments: Tensor) -> Tensor:

@@ -14,9 +14,7 @@ from steelyard.training.judging import Judging
 from steelyard.training.noise import noisy_domains
 from steelyard.training.progress import Progress
 from steelyard.training.transfer import Transfer
-from steelyard.weighting import Weighting
-
-_SHARE_OF_NOISY = 0.1  # of its share, for a domain whose labels look noisy
+from steelyard.weighting import Evidence, Weighting
 
 Judges = Literal["bounded", "loss"] | Judge | Mapping[str, Judge] | None
 
@@ -36,7 +34,7 @@ class Valuation(nn.Module):
     """
 
     noisy: Tensor
-    """For each domain whether its labels looked noisy at the early moment. Then its scores count for nothing."""
+    """For each domain whether its labels looked noisy at the early moment."""
 
     def __init__(
         self,
@@ -50,6 +48,7 @@ class Valuation(nn.Module):
         if isinstance(judge, str) and judge not in ("bounded", "loss"):
             raise ValueError(f"judge must be 'bounded', 'loss' or a function; got {judge!r}.")
         self.statistic = weighting.statistic
+        self.noisy_share = weighting.noisy_share if isinstance(weighting, Evidence) else 1.0
         counts_votes = self.statistic is Statistic.HYPOTHETICAL_LOSSES
         bounded = judge == "bounded" or (judge is None and not counts_votes)
         self.own_judge = None if isinstance(judge, str) else judge
@@ -60,10 +59,10 @@ class Valuation(nn.Module):
         self.register_buffer("noisy", torch.zeros(len(domains), dtype=torch.bool))
 
     def weights_for(self, shares: Sequence[float]) -> tuple[float, ...]:
-        """The weights of the losses for these shares of the update; a domain with noisy labels gets part of its own."""
-        trust = torch.where(self.noisy.cpu(), _SHARE_OF_NOISY, 1.0)
-        trusted = torch.tensor(shares, dtype=torch.float64) * trust
-        return self.transfer.weights_for((trusted / trusted.sum()).tolist())
+        """The weights of the losses for these shares of the update; distrusted domains get part of their own."""
+        parts = torch.tensor(shares, dtype=torch.float64)
+        parts = torch.where(self.distrusted.cpu(), self.noisy_share * parts, parts)
+        return self.transfer.weights_for((parts / parts.sum()).tolist())
 
     def measurement(self, finding: Finding) -> Measurement:
         """What the weighting follows."""
@@ -72,12 +71,10 @@ class Valuation(nn.Module):
         bounded_before = ~self.judging.negative
         judged = self.judging(finding.scores)
         self.transfer.forget(bounded_before & self.judging.negative)  # judged in other units from now on
-        worth = self.transfer.observe(judged, finding.scores.gradient_norms, ignored=self.noisy)
-        if self.progress.observe(finding.scores.losses):
-            self.transfer.keep_early()
-            self.noisy.copy_(noisy_domains(self.transfer, self.progress))
+        worth = self.transfer.observe(judged, finding.scores.gradient_norms, ignored=self.distrusted)
+        self._judge_labels(finding.scores.losses)
         if self.statistic is Statistic.WORTH:
-            return worth
+            return _without(worth, self.distrusted.cpu())
         if self.statistic is not Statistic.HYPOTHETICAL_LOSSES or not self.needs_scores:
             return finding.measurement
         # Σ_j K ω_j J_ij: with equal importance a plain sum, as in the paper. Over ranks that hold different domains,
@@ -86,3 +83,26 @@ class Valuation(nn.Module):
         importance = self.transfer.importance.cpu() * len(self.transfer.importance)
         sums = (judged[:-1] * importance)[:, comparable].sum(1)
         return Measurement(sums, finding.measurement.present)
+
+    def _judge_labels(self, losses: Tensor) -> None:
+        """Note at the early moment whose labels look noisy."""
+        if self.progress.observe(losses):
+            self.transfer.keep_early()
+            self.noisy.copy_(noisy_domains(self.transfer, self.progress))
+
+    @property
+    def distrusted(self) -> Tensor:
+        """For each domain whether it takes no part in votes: its labels look noisy, and the weighting minds.
+
+        Somebody who matters must be left to judge.
+        """
+        judges = (self.transfer.importance > 0) & ~self.noisy
+        return self.noisy & (self.noisy_share < 1) & judges.any()
+
+
+def _without(measurement: Measurement, domains: Tensor) -> Measurement:
+    """A measurement in which some domains count as absent."""
+    present = measurement.present & ~domains
+    if int(present.sum()) < 2:
+        return Measurement.nothing(len(present))
+    return Measurement(measurement.values, present)

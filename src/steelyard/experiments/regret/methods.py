@@ -34,6 +34,7 @@ METHODS: dict[str, Callable[[Problem], Settings]] = {
     "greedy-25": lambda _: {"weighting": sy.DirichletVote("greedy", window=25), "probe": sy.InnerLoop()},
     "conservative-25": lambda _: {"weighting": sy.DirichletVote("conservative", window=25), "probe": sy.InnerLoop()},
     "evidence": lambda _: {},
+    "evidence-distrust": lambda _: {"weighting": sy.Evidence(noisy_share=0.1)},
     "evidence-loss": lambda _: {"judge": "loss"},
     "evidence-task": lambda problem: {"judge": problem.judge, "probe": _exact_probe()},
     "evidence-exact": lambda _: {"weighting": sy.Evidence(), "probe": sy.InnerLoop()},
@@ -49,12 +50,23 @@ METHODS: dict[str, Callable[[Problem], Settings]] = {
 
 COMPARED = (
     *(BASELINE, f"{BASELINE}@0.333", f"{BASELINE}@3", BY_SIZE, "greedy-25", "conservative-25"),
-    *("evidence", "evidence-task", "group-dro", "uw", "dwa", "famo", "inverse-loss", "dual-balancing", SWEEP),
+    *(
+        "evidence",
+        "evidence-distrust",
+        "evidence-task",
+        "group-dro",
+        "uw",
+        "dwa",
+        "famo",
+        "inverse-loss",
+        "dual-balancing",
+        SWEEP,
+    ),
 )
 """The methods that are compared by default, in the order of the work."""
 
 _WITH_SETTINGS = "evidence:"
-_NUMBERS = ("rate", "caution", "floor")
+_NUMBERS = ("rate", "caution", "floor", "noisy_share")
 _WORDS = {"judge": ("loss", "bounded", "task"), "probe": ("exact", "first-order", "step", "eval", "batch")}
 
 
