@@ -146,7 +146,7 @@ def test_the_real_nine_are_stated_as_measured():
     assert f"reach {means['flair-only'][0]} and {means['t1-only'][1]}" in " ".join(readme.split())
 
 
-@pytest.mark.parametrize("name", ["regret.md", "trials.md"])
+@pytest.mark.parametrize("name", ["regret.md", "does_it_pay.md"])
 def test_the_commands_of_the_suite_parse(name):
     lines = "".join(blocks(ROOT / "docs" / name, "bash")).splitlines()
     assert lines
