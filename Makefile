@@ -11,7 +11,7 @@ CORE := batches.py measurement.py weighting probing training
 CORE_TESTS := tests/test_batches.py tests/test_public_api.py tests/weighting tests/probing \
 	tests/training tests/contract tests/golden tests/parity tests/learning $(addprefix src/steelyard/,$(CORE))
 
-.PHONY: demo check format quick test evidence fuzz docs snapshots same-bits trials
+.PHONY: demo check format quick test evidence fuzz docs snapshots same-bits
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -62,7 +62,3 @@ snapshots: $(INSTALLED)
 # Train the same small networks with an earlier revision and compare every number. For example: make same-bits BASE=HEAD~1
 same-bits: $(INSTALLED)
 	$(BIN)/python tests/parity/same_bits.py $(BASE)
-
-# Compare methods on small problems. For example: make trials TRIALS="OUT --problems digits --seeds 100 108"
-trials: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m steelyard.experiments.trials $(TRIALS)

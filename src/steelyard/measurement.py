@@ -37,6 +37,7 @@ class Outcome(Enum):
     NO_TRAINING = "not training"
     UNSEEN = "a domain was never present"
     RANKS_APART = "no comparison within a rank connects the domains"
+    NO_EVIDENCE = "the steps of most domains harm the others, or domains are distrusted"
 
 
 @dataclass(frozen=True)

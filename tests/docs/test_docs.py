@@ -12,6 +12,10 @@ import tyro
 
 import steelyard
 from steelyard.cli import COMMANDS
+from steelyard.experiments.problems import catalogue as problems
+from steelyard.experiments.regret.groups import GROUPS
+from steelyard.experiments.regret.methods import COMPARED
+from steelyard.experiments.regret.trial import parse_method
 from steelyard.report.data.results import read_results
 
 ROOT = Path(__file__).parents[2]
@@ -140,3 +144,30 @@ def test_the_real_nine_are_stated_as_measured():
         assert f"| {method} | {' | '.join(means[method])} |" in page
     assert f"{means['equal'][0]} on FLAIR and {means['equal'][1]} on T1" in " ".join(readme.split())
     assert f"reach {means['flair-only'][0]} and {means['t1-only'][1]}" in " ".join(readme.split())
+
+
+@pytest.mark.parametrize("name", ["regret.md", "trials.md"])
+def test_the_commands_of_the_suite_parse(name):
+    lines = "".join(blocks(ROOT / "docs" / name, "bash")).splitlines()
+    assert lines
+    for line in lines:
+        command = line.split("#")[0].split("steelyard ")[1].split()
+        assert command[0] == "regret"
+        tyro.extras.subcommand_cli_from_dict(COMMANDS, args=command)
+
+
+def test_the_page_of_the_suite_names_all_there_is():
+    page = (ROOT / "docs" / "regret.md").read_text()
+    names = {*problems.NAMES, *GROUPS}
+    names.update(parse_method(text)[0] for text in COMPARED)
+    for problem in ("digits", "wine", "phantoms"):
+        names.update(problems.problem_named(problem).variants)
+    assert {name for name in names if f"`{name}`" not in page} == {"drift"}
+    assert "| drift |" in page
+    for group in ("choosing", "confirming", "drift"):
+        for block in GROUPS[group]:
+            first, end = block.seeds
+            row = next(
+                line for line in page.splitlines() if line.startswith(f"| {group} |") and f"`{block.problem}`" in line
+            )
+            assert f"| {first} to {end - 1}" in row

@@ -17,9 +17,9 @@ from steelyard.cli.agreement import MARK as AGREEMENT_MARK
 from steelyard.cli.benchmark import with_tables
 from steelyard.experiments.experiment import _check_design
 from steelyard.experiments.grids import DESIGNS
+from steelyard.experiments.regret.page import audit_table, wide_table
+from steelyard.experiments.regret.results import read_results as read_trials
 from steelyard.experiments.results import units_to_do
-from steelyard.experiments.trials.page import audit_table, wide_table
-from steelyard.experiments.trials.results import read_results as read_trials
 from steelyard.experiments.units import plan
 from steelyard.files.marked_page import with_measured
 from steelyard.imaging.runs.curves import read_curves

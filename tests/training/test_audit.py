@@ -9,6 +9,7 @@ from torch.nn.functional import mse_loss
 
 import steelyard as sy
 from steelyard.training.audit import audit_domains
+from steelyard.training.progress import Progress
 from steelyard.training.transfer import Transfer
 from toys import batch, smooth, take_step
 
@@ -16,8 +17,8 @@ NAMES = ("a", "b", "c", "d")
 HELP = -0.1
 
 
-def transfer_of(means, *, votes=200, noise=0.1, norms=(1.0,) * 4, importance=(0.25,) * 4, seed=0, fading=()):
-    """Transfer with these means, and independent noise in each vote; the gradients of some domains become small."""
+def transfer_of(means, *, votes=200, noise=0.1, norms=(1.0,) * 4, importance=(0.25,) * 4, seed=0):
+    """Transfer with these means, and independent noise in each vote."""
     generator = torch.Generator().manual_seed(seed)
     transfer = Transfer(list(importance))
     means = torch.tensor(means, dtype=torch.float64)
@@ -25,18 +26,30 @@ def transfer_of(means, *, votes=200, noise=0.1, norms=(1.0,) * 4, importance=(0.
         judged = means + noise * torch.randn(means.shape, generator=generator, dtype=torch.float64)
         judged = torch.cat([judged, torch.zeros(1, len(means), dtype=torch.float64)])
         transfer.observe(judged, torch.tensor(norms, dtype=torch.float64))
-    for number in fading:
-        transfer.square_norms[0, number] *= 0.1**2
     return transfer
+
+
+def progress_of(*ends, votes=200):
+    """Losses that are 1 at the first vote, and have these values from then on."""
+    progress = Progress(len(ends))
+    progress.observe(torch.ones(len(ends), dtype=torch.float64))
+    for _ in range(votes - 1):
+        progress.observe(torch.tensor(ends, dtype=torch.float64))
+    return progress
+
+
+ALL_LEARN = (0.3, 0.3, 0.3, 0.3)
+ALL_BUT_C = (0.3, 0.3, 0.97, 0.3)
 
 
 def uniform(own=HELP, others=HELP / 2):
     return [[own if row == column else others for column in range(4)] for row in range(4)]
 
 
-def audit_of(transfer, *, shares=None, presences=(1.0,) * 4):
+def audit_of(transfer, *, losses=ALL_LEARN, shares=None, presences=(1.0,) * 4):
     equal = dict.fromkeys(NAMES, 0.25)
-    return audit_domains(NAMES, transfer, weights=equal, shares=shares or equal, presences=presences)
+    progress = progress_of(*losses, votes=max(1, int(transfer.count.max())))
+    return audit_domains(NAMES, transfer, progress, weights=equal, shares=shares or equal, presences=presences)
 
 
 def flags_of(audit):
@@ -51,31 +64,54 @@ def test_domains_that_are_alike_have_no_flag(seed, own):
     assert "No domain is flagged." in str(audit)
 
 
-def test_steps_that_do_not_help_the_domain_itself_are_flagged_as_noisy_labels():
+def test_a_domain_that_learns_nothing_and_does_not_help_itself_is_flagged_as_noisy_labels():
     means = uniform()
     means[2][2] = 0.0
-    audit = audit_of(transfer_of(means, fading=(0, 1, 3)))
+    audit = audit_of(transfer_of(means), losses=ALL_BUT_C)
     assert flags_of(audit) == [("c", "noisy labels")]
-    assert "while those of" in audit.flags[0].evidence
-    assert "still 100% of their peak" in audit.flags[0].evidence
-    assert flags_of(audit_of(transfer_of(means, fading=(0, 1, 2, 3)))) == []  # its gradients became small, too
-    for row in range(4):
-        means[row][row] = 0.0  # where nobody's steps help themselves, it is no sign of noise
-    assert flags_of(audit_of(transfer_of(means, fading=(0, 1, 3)))) == []
+    assert "its loss stayed at 9" in audit.flags[0].evidence
+    assert audit.domains[2].remaining == pytest.approx(0.97, abs=0.02)
+    assert flags_of(audit_of(transfer_of(means), losses=ALL_LEARN)) == []  # its loss has fallen
+    assert flags_of(audit_of(transfer_of(means), losses=(0.9,) * 4)) == []  # nobody has learned much yet
 
 
-def test_a_domain_that_helps_itself_is_not_flagged_because_another_does_more():
+def test_a_domain_that_is_hard_and_helps_itself_is_not_said_to_have_noisy_labels():
     means = uniform()
     means[2][2] = -0.03  # four standard errors
-    assert flags_of(audit_of(transfer_of(means, fading=(0, 1, 3)))) == []
+    assert flags_of(audit_of(transfer_of(means), losses=ALL_BUT_C)) == []
+
+
+def test_what_is_memorised_after_the_early_moment_does_not_hide_noisy_labels():
+    progress = progress_of(0.3, 0.3, 0.97, 0.3, votes=100)
+    early = progress.remaining.clone()
+    for _ in range(500):
+        progress.observe(torch.full((4,), 0.1, dtype=torch.float64))
+    assert torch.equal(progress.remaining, early)
+    transfer = transfer_of(uniform(), votes=100)
+    transfer.keep_early()
+    before = transfer.early.clone()
+    for _ in range(100):
+        transfer.observe(torch.eye(5, 4, dtype=torch.float64), torch.ones(4, dtype=torch.float64))
+    assert torch.equal(transfer.early, before)
+
+
+def test_losses_that_cannot_be_compared_with_their_first_value_say_nothing():
+    progress = Progress(3)
+    for losses in ([-1.0, math.nan, 2.0], [-2.0, math.nan, 1.0]):
+        progress.observe(torch.tensor(losses, dtype=torch.float64))
+    assert progress.remaining.isnan().tolist() == [True, True, False]
+    assert not progress.is_over  # two votes are too few
 
 
 def test_steps_that_make_the_others_worse_are_flagged_as_harm():
     means = uniform()
-    means[1] = [0.2, HELP, -0.05, -0.05]  # harms one more than it helps two
+    means[1] = [0.3, HELP, -0.05, -0.05]  # harms one more than it helps all others
     audit = audit_of(transfer_of(means))
     assert flags_of(audit) == [("b", "harms others")]
-    assert audit.domains[1].given == pytest.approx(0.25 * 0.1, abs=0.01)
+    assert audit.domains[1].given == pytest.approx(0.25 * 0.2, abs=0.01)
+    means[1][1] = -0.4  # helps itself by more
+    assert flags_of(audit_of(transfer_of(means))) == []
+    means[1][1] = HELP
     unimportant = audit_of(transfer_of(means, importance=(0.0, 1 / 3, 1 / 3, 1 / 3)))
     assert flags_of(unimportant) == []
 
@@ -93,8 +129,8 @@ def test_what_few_votes_say_about_transfer_is_not_flagged():
     means = uniform()
     means[2][2] = 0.5
     means[1] = [0.5, HELP, 0.5, 0.5]
-    assert flags_of(audit_of(transfer_of(means, votes=99, fading=(0, 1, 3)))) == []
-    assert set(flags_of(audit_of(transfer_of(means, votes=100, fading=(0, 1, 3))))) == {
+    assert flags_of(audit_of(transfer_of(means, votes=29), losses=ALL_BUT_C)) == []
+    assert set(flags_of(audit_of(transfer_of(means, votes=30), losses=ALL_BUT_C))) == {
         ("c", "noisy labels"),
         ("b", "harms others"),
     }
@@ -121,10 +157,12 @@ def test_rare_domains_and_small_shares_are_flagged_as_starved():
 
 def test_a_domain_that_is_hardly_ever_judged_is_not_said_to_have_noisy_labels():
     """It may be absent from the held-out samples, or be held out rarely."""
-    for judged_in in (0, 1, 99):
-        transfer = transfer_of(uniform(), votes=200)
+    means = uniform()
+    means[2][2] = 0.0
+    for judged_in in (0, 1, 29):
+        transfer = transfer_of(means, votes=200)
         transfer.moments[0, 2, 2] = judged_in
-        assert flags_of(audit_of(transfer)) == []
+        assert flags_of(audit_of(transfer, losses=ALL_BUT_C)) == []
 
 
 def test_entries_by_hand():
@@ -141,9 +179,11 @@ def test_entries_by_hand():
 def test_the_table_has_a_line_for_each_domain_and_each_flag():
     means = uniform()
     means[2][2] = 0.0
-    audit = audit_of(transfer_of(means, fading=(0, 1, 3)))
+    audit = audit_of(transfer_of(means), losses=ALL_BUT_C)
     lines = str(audit).splitlines()
-    assert " ".join(lines[0].split()) == "domain weight share loss scale own to others from others present votes"
+    assert (
+        " ".join(lines[0].split()) == "domain weight share loss scale loss left own to others from others present votes"
+    )
     assert [line.split()[0] for line in lines[1:5]] == list(NAMES)
     assert len({len(line) for line in lines[:5]}) == 1
     assert lines[3].split()[-2:] == ["100%", "200"]
@@ -167,7 +207,7 @@ def test_nothing_measured_is_nothing_flagged():
     assert audit.flags == ()
     assert math.isnan(audit.domains[0].own)
     assert "nan" in json.dumps(audit.as_dict()).lower()
-    assert "Too few votes to judge all transfer: 0 of 100" in str(audit)
+    assert "Too few votes to judge all transfer: 0 of 30" in str(audit)
 
 
 @pytest.mark.parametrize("importance", [{"a": 1.0, "b": 0.0}, {"a": 1.0, "b": 1.0}])

@@ -70,8 +70,9 @@ def test_mean_standard_error_and_count_over_votes():
         values = expected_given[:, row, others].nansum(1)[~differences[:, row, row].isnan()]
         if row == 2:  # judged nowhere in vote 3, but stepped
             values = expected_given[:, row, others].nansum(1)
+        assert transfer.given[row].item() == pytest.approx(values.mean().item(), rel=1e-12)
         error = values.std().item() / len(values) ** 0.5
-        assert transfer.given[:, row].tolist() == pytest.approx([values.mean().item(), error], rel=1e-12)
+        assert transfer.early[1, row].item() == pytest.approx(values.mean().item() / error, rel=1e-12)
 
 
 def test_one_vote_has_a_mean_and_no_error():
@@ -273,3 +274,18 @@ def test_the_balancer_reports_transfer_with_any_weighting():
         for seed in range(4):
             balancer(model, batch((6, 6, 6), names=NAMES, seed=seed), optimizer)
         assert (balancer.transfer.count == count).all()
+
+
+def test_where_the_steps_of_most_domains_harm_the_others_nothing_is_measured():
+    """As with batch normalisation, where a step sees one domain's statistics alone: weights must not follow that."""
+    generator = torch.Generator().manual_seed(0)
+    for harmful, measured in ((1, True), (2, False)):
+        transfer = Transfer([1 / 3] * 3)
+        for _ in range(20):
+            judged = 0.1 * torch.randn(4, 3, generator=generator, dtype=torch.float64)
+            judged[:harmful] += 1.0
+            judged[harmful:3] -= 1.0
+            judged[3] = 0.0
+            measurement = transfer.observe(judged, ones())
+        assert transfer.steps_harm is not measured
+        assert bool(measurement.present.any()) is measured

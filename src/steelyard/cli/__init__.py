@@ -19,6 +19,7 @@ from steelyard.cli.phantom import Phantom
 from steelyard.cli.predict import Predict
 from steelyard.cli.preprocess import Preprocess
 from steelyard.cli.profile import Profile
+from steelyard.cli.regret import Regret
 from steelyard.cli.report import Report
 from steelyard.cli.train import Train
 from steelyard.errors import UserError, one_line
@@ -35,6 +36,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "predict": Predict,
     "preprocess": Preprocess,
     "profile": Profile,
+    "regret": Regret,
     "report": Report,
     "train": Train,
 }

@@ -1,20 +1,17 @@
 """The audit: who helps whom, and which domain needs a look."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import NormalDist
 from typing import Any, Literal
 
-import torch
+from torch import Tensor
 
+from steelyard.training.noise import beyond_doubt, noisy_domains
+from steelyard.training.progress import FEWEST_VOTES, Progress
 from steelyard.training.transfer import Transfer
 
 Kind = Literal["noisy labels", "harms others", "out of scale", "starved"]
 
-FEWEST_VOTES = 100  # before transfer says anything
-_LEVEL = 0.01  # of an error, for all domains and both flags about transfer together
-_LARGER_GRADIENTS = 1.5  # times what remains of the best domain's, if labels are noisy
 _OUT_OF_SCALE = 10.0  # times the median size of gradients, or a tenth of it
 _RARE = 0.2  # part of the batches that a domain is present in
 _SMALL_SHARE = 0.2  # of an equal share of the update
@@ -44,6 +41,8 @@ class DomainAudit:
         weight: of its loss now.
         share: of the update now.
         loss_scale: the largest size of its gradients relative to the median, by which the units of its loss show.
+        remaining: the part of its first loss that was left when the better half of the domains had halved theirs; until
+            then, that is left now.
         own: what its steps do to itself, on samples that the step was not taken from.
         given: what its steps do to the others, weighted by importance.
         received: what the others' steps do to it, on average.
@@ -55,6 +54,7 @@ class DomainAudit:
     weight: float
     share: float
     loss_scale: float
+    remaining: float
     own: float
     given: float
     received: float
@@ -83,12 +83,24 @@ class Audit:
         return asdict(self)
 
     def __str__(self) -> str:
-        header = ("domain", "weight", "share", "loss scale", "own", "to others", "from others", "present", "votes")
+        header = (
+            "domain",
+            "weight",
+            "share",
+            "loss scale",
+            "loss left",
+            "own",
+            "to others",
+            "from others",
+            "present",
+            "votes",
+        )
         rows: list[tuple[str, ...]] = [header]
         for domain in self.domains:
             transfers = [f"{value:+.2e}" for value in (domain.own, domain.given, domain.received)]
-            numbers = [f"{domain.weight:.3f}", f"{domain.share:.3f}", f"{domain.loss_scale:.2f}x", *transfers]
-            rows.append((domain.name, *numbers, f"{domain.presence:.0%}", str(domain.votes)))
+            sizes = [f"{domain.weight:.3f}", f"{domain.share:.3f}", f"{domain.loss_scale:.2f}x"]
+            sizes.append(f"{domain.remaining:.0%}")
+            rows.append((domain.name, *sizes, *transfers, f"{domain.presence:.0%}", str(domain.votes)))
         widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
         lines = []
         for row in rows:
@@ -113,6 +125,7 @@ class Audit:
 def audit_domains(
     domains: Sequence[str],
     transfer: Transfer,
+    progress: Progress,
     *,
     weights: Mapping[str, float],
     shares: Mapping[str, float],
@@ -123,13 +136,14 @@ def audit_domains(
     Args:
         domains: their names.
         transfer: what was measured.
+        progress: how far the losses have fallen.
         weights: of the losses now.
         shares: of the update now.
         presences: for each domain the part of the batches that hold samples of it.
     """
     means, errors = transfer.mean.cpu(), transfer.standard_error.cpu()
     loss_scale = transfer.loss_scale.cpu()
-    given = transfer.given.cpu()
+    given, remaining = transfer.given.cpu(), progress.remaining.cpu()
     entries = []
     for number, name in enumerate(domains):
         others = [index for index in range(len(domains)) if index != number]
@@ -138,16 +152,17 @@ def audit_domains(
             weight=weights[name],
             share=shares[name],
             loss_scale=float(loss_scale[number]),
+            remaining=float(remaining[number]),
             own=float(means[number, number]),
-            given=float(given[0, number]),
+            given=float(given[number]),
             received=float(means[others, number].nanmean()),
             presence=presences[number],
             votes=int(transfer.count[number].max()),
         )
         entries.append(entry)
-    # One-sided, and corrected for two questions about each domain (Bonferroni).
-    threshold = NormalDist().inv_cdf(1 - _LEVEL / (2 * len(entries)))
-    flags = _noise_flags(domains, transfer, threshold) + _harm_flags(entries, given[1].tolist(), threshold)
+    early = transfer.early.cpu()
+    flags = _noise_flags(entries, noisy_domains(transfer, progress).tolist(), early)
+    flags += _harm_flags(entries, early)
     flags += _size_flags(entries)
     return Audit(
         domains=tuple(entries),
@@ -157,44 +172,35 @@ def audit_domains(
     )
 
 
-def _noise_flags(domains: Sequence[str], transfer: Transfer, threshold: float) -> list[Flag]:
-    """Domains whose steps do not help themselves as those of the best domain do, and whose gradients stay large.
-
-    Transfer is compared in standard errors, and gradients with their own peak, so that losses in other units can be
-    compared.
-    """
-    own = (transfer.mean / transfer.standard_error).diagonal()
-    own = torch.where(transfer.count.diagonal() >= FEWEST_VOTES, own, torch.nan)
-    remaining = transfer.gradient_norms / transfer.gradient_peaks
-    flags: list[Flag] = []
-    if not bool(own.isfinite().any()):
-        return flags
-    best = int(own.nan_to_num(nan=math.inf).argmin())
-    for number, name in enumerate(domains):
-        errors = float(own[number])
-        # The difference of two means has √2 times the standard error of one.
-        worse = errors > -threshold and (errors - float(own[best])) / math.sqrt(2) > threshold
-        if worse and float(remaining[number]) > _LARGER_GRADIENTS * float(remaining[best]):
+def _noise_flags(entries: Sequence[DomainAudit], noisy: Sequence[bool], early: Tensor) -> list[Flag]:
+    """Domains whose labels look noisy, with what their steps do to themselves in the first row of `early`."""
+    flags = []
+    for entry, looks_noisy, own in zip(entries, noisy, early[0].tolist(), strict=True):
+        if looks_noisy:
             evidence = (
-                f"Its steps are not shown to help itself on other samples of its own ({errors:+.1f} standard errors), "
-                f"while those of {domains[best]} help itself ({float(own[best]):+.1f}). Its gradients are still "
-                f"{float(remaining[number]):.0%} of their peak, those of {domains[best]} {float(remaining[best]):.0%}. "
-                "Look at its labels."
+                f"While the better half of the domains learned, its loss stayed at {entry.remaining:.0%} of its first "
+                f"value. Its steps are not shown to help other samples of its own ({own:+.1f} standard errors). "
+                "Look at its labels; a domain that is much harder than the others looks the same."
             )
-            flags.append(Flag(domain=name, kind="noisy labels", evidence=evidence))
+            flags.append(Flag(domain=entry.name, kind="noisy labels", evidence=evidence))
     return flags
 
 
-def _harm_flags(entries: Sequence[DomainAudit], errors: Sequence[float], threshold: float) -> list[Flag]:
-    """Domains whose steps make the others worse; with the standard error of what each gives to the others.
+def _harm_flags(entries: Sequence[DomainAudit], early: Tensor) -> list[Flag]:
+    """Domains whose steps make the others worse, by more than they help themselves.
 
     Where the steps of most domains do, no domain is to blame but the steps: a learning rate that is too high for one
     domain alone, or batch normalisation on one domain's statistics.
     """
     flags = []
-    for entry, error in zip(entries, errors, strict=True):
-        if entry.votes >= FEWEST_VOTES and entry.given > threshold * error:
-            evidence = f"Its steps make the others worse ({entry.given / error:+.1f} standard errors)."
+    threshold = beyond_doubt(len(entries))
+    _, to_others, to_all = early.tolist()
+    for entry, others, everyone in zip(entries, to_others, to_all, strict=True):
+        if entry.votes >= FEWEST_VOTES and others > threshold and everyone > threshold:
+            evidence = (
+                f"Its steps make the others worse ({others:+.1f} standard errors), by more than they help itself "
+                f"({everyone:+.1f} for all together)."
+            )
             flags.append(Flag(domain=entry.name, kind="harms others", evidence=evidence))
     return flags if 2 * len(flags) <= len(entries) else []
 

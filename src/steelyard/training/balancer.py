@@ -47,7 +47,7 @@ class Balancer(nn.Module):
         objective: instead of `loss`, `objective(model, domain_batch)`, a scalar, for a model that computes its own.
         weighting: how the weights follow the measurements; default: `Evidence()`.
         probe: how it is measured. `auto` chooses from the model at the first call, and `print(balancer)` says what and
-            why; `None` measures nothing. A weighting that needs no measurement has no automatic probe.
+            why. `None`, or `auto` with a weighting that needs none, measures nothing; then a judge changes nothing.
         judge: how well a domain fares after a hypothetical step. `bounded`: by its loss in the form 1 − exp(−L / L0);
             `loss`: by its loss; or `judge(outputs, targets)`, one number, lower is better, one for all or a mapping of
             domain name to judge (with an objective, `judge(model, domain_batch)`). Default: `loss` for weightings that
@@ -90,8 +90,7 @@ class Balancer(nn.Module):
         if weighting is None:
             weighting = Evidence()
         arguments.check_kind("weighting", weighting, Weighting)
-        self.domains = names
-        self.weighting = weighting
+        self.domains, self.weighting = names, weighting
         self.valuation = Valuation(names, weighting, judge=judge, importance=importance)
         own_judge = self.valuation.own_judge
         self.domain_losses = DomainLosses(names, loss=loss, objective=objective, judge=own_judge, join=join)
@@ -124,7 +123,7 @@ class Balancer(nn.Module):
         """Each domain's weight now."""
         weights = self.weighting.weights()
         if self.weighting.statistic is Statistic.WORTH:  # these are shares of the update
-            weights = self.transfer.weights_for(weights)
+            weights = self.valuation.weights_for(weights)
         return dict(zip(self.domains, weights, strict=True))
 
     @property
@@ -146,7 +145,8 @@ class Balancer(nn.Module):
     def audit(self) -> Audit:
         """Who helps whom, and which domain is noisy, harmful, out of scale or starved; `print` shows it as a table."""
         presences = (self._presence[1:].double() / self._presence[0]).tolist()  # NaN before the first batch
-        return audit_domains(self.domains, self.transfer, weights=self.weights, shares=self.shares, presences=presences)
+        measured = (self.transfer, self.valuation.progress)
+        return audit_domains(self.domains, *measured, weights=self.weights, shares=self.shares, presences=presences)
 
     def forward(
         self,
@@ -203,7 +203,7 @@ class Balancer(nn.Module):
     ) -> tuple[Finding, Update | None]:
         """Measure, and let the weights follow; no update yet where they follow the outer losses themselves."""
         nothing = Finding(Measurement.nothing(len(self.domains)))
-        if not self.training or not torch.is_grad_enabled():
+        if not (self.training and torch.is_grad_enabled()):
             return nothing, Update(Outcome.NO_TRAINING)
         self._presence += torch.tensor([1, *(name in batch for name in self.domains)], device=self._presence.device)
         if self.probe is None and not self._auto:
@@ -231,10 +231,10 @@ class Balancer(nn.Module):
 
     def _choose_if_due(self, model: nn.Module, optimizer: Optimizer | None, *, held_out: bool) -> None:
         """Choose the probe at the first call in training."""
-        due = self._auto and self.probe is None and self.training
-        if due and torch.is_grad_enabled() and isinstance(optimizer, Optimizer):
-            needed = self.weighting.statistic
-            self._choose(choose_probe(needed, model, self.domain_losses, optimizer, held_out=held_out))
+        due = self._auto and self.probe is None and self.training and torch.is_grad_enabled()
+        if due and isinstance(optimizer, Optimizer):
+            losses, needed = self.domain_losses, self.weighting.statistic
+            self._choose(choose_probe(needed, model, losses, optimizer, held_out=held_out))
 
     def _choose(self, choice: Choice) -> None:
         self._choice = arguments.as_bytes(choice).to(self._outcomes.device)
@@ -266,8 +266,10 @@ class Balancer(nn.Module):
             self._ranks_agreed = True
             if ranks_apart:
                 return finding, self._count(Update(Outcome.RANKS_APART))
-        finding = replace(finding, measurement=self.valuation.measurement(finding))
-        return finding, self._count(self.weighting.observe(finding.measurement))
+        measurement, update = self.valuation.measurement(finding), Update(Outcome.NO_EVIDENCE)
+        if bool(measurement.present.any()) or not bool(finding.measurement.present.any()):
+            update = self.weighting.observe(measurement)
+        return replace(finding, measurement=measurement), self._count(update)
 
     def _count(self, update: Update) -> Update:
         """Count an outcome."""

@@ -11,6 +11,7 @@ from steelyard.training.full_precision import FullPrecision
 _SPREAD_RATE = 0.05  # by which the spreads of scores follow a new vote
 _NORM_RATE = 0.01  # by which the sizes of gradients do
 _OUTLIER = 3.0  # a ratio of gradients' sizes to their median above this, or below its inverse, is an outlier's
+_SHOWN = 2.0  # standard errors of the mean
 _LARGEST_RATIO = 1000.0  # of gradients' sizes to their median that is still made up for
 
 
@@ -31,7 +32,9 @@ class Transfer(FullPrecision):
 
     importance: Tensor
     moments: Tensor
-    """Count, mean and sum of squared deviations of T, and of the transfer given to the others in a last column."""
+    """Count, mean and sum of squared deviations of T; in two more columns what is given to others and all."""
+    early_moments: Tensor
+    """The same at the early moment of `Progress`; zeros before."""
     square_norms: Tensor
     """The running mean of ‖g_d‖², the sum of the factors in it, and its largest value so far; for each domain."""
     spreads: Tensor
@@ -42,31 +45,62 @@ class Transfer(FullPrecision):
         domains = len(importance)
         # Not in checkpoints: a setting of the balancer.
         self.register_buffer("importance", torch.tensor(importance, dtype=torch.float64), persistent=False)
-        self.register_buffer("moments", torch.zeros(3, domains, domains + 1, dtype=torch.float64))
+        self.register_buffer("moments", torch.zeros(3, domains, domains + 2, dtype=torch.float64))
+        self.register_buffer("early_moments", torch.zeros_like(self.moments))
         self.register_buffer("square_norms", torch.zeros(3, domains, dtype=torch.float64))
         self.register_buffer("spreads", torch.zeros(2, domains, dtype=torch.float64))
 
     @property
     def mean(self) -> Tensor:
         """The mean of T over the votes; NaN where nothing was measured."""
-        return torch.where(self.moments[0] > 0, self.moments[1], torch.nan)[:, :-1]
+        return _mean(self.moments)[:, :-2]
 
     @property
     def standard_error(self) -> Tensor:
         """The standard error of the mean, if votes were independent; NaN for fewer than two."""
-        return _standard_error(self.moments)[:, :-1]
+        return _standard_error(self.moments)[:, :-2]
 
     @property
     def count(self) -> Tensor:
         """The number of votes in which each entry was measured."""
-        return self.moments[0][:, :-1].long()
+        return self.moments[0][:, :-2].long()
 
     @property
     def given(self) -> Tensor:
-        """Mean and standard error of what a step for each domain does to the others, Σ_{j≠i} ω_j T_ij."""
-        return torch.stack(
-            [torch.where(self.moments[0] > 0, self.moments[1], torch.nan), _standard_error(self.moments)]
-        )[..., -1]
+        """The mean of what a step for each domain does to the others, Σ_{j≠i} ω_j T_ij."""
+        return _mean(self.moments)[:, -2]
+
+    @property
+    def steps_harm(self) -> bool:
+        """Whether the steps of most domains are shown to harm the others.
+
+        Then the steps are at fault, not a domain: batch normalisation that saw one domain alone, or samples that were
+        memorised. Which domain harms least says nothing about its worth.
+        """
+        shown = self.given > _SHOWN * _standard_error(self.moments)[:, -2]
+        return 2 * int(shown.sum()) > len(self.importance)
+
+    @property
+    def early(self) -> Tensor:
+        """What a step for each domain does to itself, to the others and to all: three rows of means in standard errors.
+
+        It is what was measured until the early moment, or so far if that has not come.
+        """
+        in_errors = _in_errors(self._early)
+        return torch.stack([in_errors[:, :-2].diagonal(), in_errors[:, -2], in_errors[:, -1]])
+
+    @property
+    def early_votes(self) -> Tensor:
+        """The number of votes in `early` that judged each domain after a step for itself."""
+        return self._early[0][:, :-2].diagonal()
+
+    @property
+    def _early(self) -> Tensor:
+        return self.early_moments if bool(self.early_moments[0].any()) else self.moments
+
+    def keep_early(self) -> None:
+        """Keep what was measured so far as `early`: the early moment has come."""
+        self.early_moments.copy_(self.moments)
 
     @property
     def gradient_norms(self) -> Tensor:
@@ -85,7 +119,7 @@ class Transfer(FullPrecision):
         return torch.maximum(_to_median(self.gradient_norms), self.loss_scale)
 
     @property
-    def gradient_peaks(self) -> Tensor:
+    def _gradient_peaks(self) -> Tensor:
         """The largest running root mean square of ‖g_d‖ so far; NaN for a domain without any vote."""
         _, factors, largest = self.square_norms
         return torch.where(factors > 0, largest.sqrt(), torch.nan)
@@ -93,7 +127,7 @@ class Transfer(FullPrecision):
     @property
     def loss_scale(self) -> Tensor:
         """The ratio of the peaks of gradients to their median: the units of a loss, whether it is learned or not."""
-        return _to_median(self.gradient_peaks)
+        return _to_median(self._gradient_peaks)
 
     def weights_for(self, shares: Sequence[float]) -> tuple[float, ...]:
         """The weights of the losses that give each domain its share of the update.
@@ -113,7 +147,7 @@ class Transfer(FullPrecision):
             parts = parts * sizes
         return tuple((parts / parts.sum()).tolist())
 
-    def observe(self, judged: Tensor, gradient_norms: Tensor) -> Measurement:
+    def observe(self, judged: Tensor, gradient_norms: Tensor, *, ignored: Tensor | None = None) -> Measurement:
         """Take in one vote; return what a step for each domain was worth to all in it.
 
         With rows divided by the gradients' scale, H_i = Σ_j ω_j T_ij / s_j. s_j² is the running mean over votes of the
@@ -122,16 +156,21 @@ class Transfer(FullPrecision):
         Args:
             judged: the judged scores after each step, and after the zero step in the last row; NaN where unknown.
             gradient_norms: of each domain's meta-train gradient; NaN where unknown.
+            ignored: for each domain whether its scores count for nothing; default none.
+
+        Nothing is measured where fewer than two domains had a step, or where the steps of most domains harm the others.
         """
         transfer = (judged[:-1] - judged[-1]).to(self.importance.device)
         self._count_norms(gradient_norms.to(self.importance.device))
         self._count_transfer(transfer)
         scaled = transfer / self.gradient_scale[:, None]
         stepped = ~scaled.isnan().all(1)
-        if int(stepped.sum()) < 2:
+        if int(stepped.sum()) < 2 or self.steps_harm:
             return Measurement.nothing(len(self.importance))
         spread = self._count_spread(scaled[stepped])
         usable = (self.importance > 0) & (spread > 0) & ~scaled[stepped].isnan().any(0)
+        if ignored is not None:
+            usable &= ~ignored
         worth = torch.zeros_like(self.importance)
         worth[stepped] = (scaled[stepped][:, usable] * self.importance[usable] / spread[usable]).sum(1)
         return Measurement(worth.cpu(), stepped.cpu())
@@ -139,21 +178,22 @@ class Transfer(FullPrecision):
     def forget(self, columns: Tensor) -> None:
         """Start anew for the scores of some domains, and for what is given to others, of which they are a part."""
         if bool(columns.any()):
-            self.moments[:, :, :-1][:, :, columns] = 0
-            self.moments[:, :, -1] = 0
+            self.moments[:, :, :-2][:, :, columns] = 0
+            self.moments[:, :, -2:] = 0
             self.spreads[:, columns] = 0
 
     def _count_norms(self, gradient_norms: Tensor) -> None:
         means, factors, largest = self.square_norms
-        _follow(means, factors, gradient_norms.square(), rate=_NORM_RATE)
+        follow(means, factors, gradient_norms.square(), rate=_NORM_RATE)
         torch.maximum(largest, means / factors.clamp(min=1e-12), out=largest)
 
     def _count_transfer(self, transfer: Tensor) -> None:
         """Welford's running mean and sum of squared deviations."""
-        others = transfer.clone().fill_diagonal_(0.0)
-        weighted = torch.where(self.importance > 0, others * self.importance, 0.0)
-        values = torch.cat([transfer, weighted.nansum(1, keepdim=True)], dim=1)
-        values[transfer.isnan().all(1), -1] = torch.nan
+        weighted = torch.where(self.importance > 0, transfer * self.importance, 0.0)
+        to_all = weighted.nansum(1, keepdim=True)
+        to_others = weighted.clone().fill_diagonal_(0.0).nansum(1, keepdim=True)
+        values = torch.cat([transfer, to_others, to_all], dim=1)
+        values[transfer.isnan().all(1), -2:] = torch.nan
         measured = values.isfinite()
         count, mean, squares = self.moments
         count += measured
@@ -164,12 +204,12 @@ class Transfer(FullPrecision):
     def _count_spread(self, scaled: Tensor) -> Tensor:
         """s_j for each column, this vote included."""
         means, factors = self.spreads
-        _follow(means, factors, (scaled - scaled.mean(0)).square().mean(0), rate=_SPREAD_RATE)
+        follow(means, factors, (scaled - scaled.mean(0)).square().mean(0), rate=_SPREAD_RATE)
         spreads: Tensor = (means / factors.clamp(min=1e-12)).sqrt()
         return spreads
 
 
-def _follow(means: Tensor, factors: Tensor, values: Tensor, *, rate: float) -> None:
+def follow(means: Tensor, factors: Tensor, values: Tensor, *, rate: float) -> None:
     """Let running means follow new values, in place; values that are not finite change nothing.
 
     A mean starts at 0, and is to be divided by the sum of the factors that its values have in it.
@@ -187,6 +227,15 @@ def _to_median(sizes: Tensor) -> Tensor:
     logarithms = torch.where(sizes > 0, sizes.log(), torch.nan)
     ratios = (logarithms - logarithms.nanquantile(0.5)).exp()
     return ratios.nan_to_num(nan=1.0).clamp(1 / _LARGEST_RATIO, _LARGEST_RATIO)
+
+
+def _mean(moments: Tensor) -> Tensor:
+    count, mean, _ = moments
+    return torch.where(count > 0, mean, torch.nan)
+
+
+def _in_errors(moments: Tensor) -> Tensor:
+    return _mean(moments) / _standard_error(moments)
 
 
 def _standard_error(moments: Tensor) -> Tensor:

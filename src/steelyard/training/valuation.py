@@ -3,15 +3,18 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from steelyard.measurement import Measurement, Statistic
 from steelyard.probing import Finding
 from steelyard.training.arguments import checked_importance
 from steelyard.training.domain_losses import Judge
 from steelyard.training.judging import Judging
+from steelyard.training.noise import noisy_domains
+from steelyard.training.progress import Progress
 from steelyard.training.transfer import Transfer
-from steelyard.weighting import Weighting
+from steelyard.weighting import Evidence, Weighting
 
 Judges = Literal["bounded", "loss"] | Judge | Mapping[str, Judge] | None
 
@@ -30,6 +33,9 @@ class Valuation(nn.Module):
         needs_scores: whether the weighting needs scores at every vote; otherwise some are enough, for the audit.
     """
 
+    noisy: Tensor
+    """For each domain whether its labels looked noisy at the early moment."""
+
     def __init__(
         self,
         domains: Sequence[str],
@@ -42,12 +48,21 @@ class Valuation(nn.Module):
         if isinstance(judge, str) and judge not in ("bounded", "loss"):
             raise ValueError(f"judge must be 'bounded', 'loss' or a function; got {judge!r}.")
         self.statistic = weighting.statistic
+        self.noisy_share = weighting.noisy_share if isinstance(weighting, Evidence) else 1.0
         counts_votes = self.statistic is Statistic.HYPOTHETICAL_LOSSES
         bounded = judge == "bounded" or (judge is None and not counts_votes)
         self.own_judge = None if isinstance(judge, str) else judge
         self.needs_scores = not counts_votes or bounded or importance is not None
         self.judging = Judging(len(domains), bounded=bounded)
         self.transfer = Transfer(checked_importance(importance, domains))
+        self.progress = Progress(len(domains))
+        self.register_buffer("noisy", torch.zeros(len(domains), dtype=torch.bool))
+
+    def weights_for(self, shares: Sequence[float]) -> tuple[float, ...]:
+        """The weights of the losses for these shares of the update; distrusted domains get part of their own."""
+        parts = torch.tensor(shares, dtype=torch.float64)
+        parts = torch.where(self.distrusted.cpu(), self.noisy_share * parts, parts)
+        return self.transfer.weights_for((parts / parts.sum()).tolist())
 
     def measurement(self, finding: Finding) -> Measurement:
         """What the weighting follows."""
@@ -56,9 +71,10 @@ class Valuation(nn.Module):
         bounded_before = ~self.judging.negative
         judged = self.judging(finding.scores)
         self.transfer.forget(bounded_before & self.judging.negative)  # judged in other units from now on
-        worth = self.transfer.observe(judged, finding.scores.gradient_norms)
+        worth = self.transfer.observe(judged, finding.scores.gradient_norms, ignored=self.distrusted)
+        self._judge_labels(finding.scores.losses)
         if self.statistic is Statistic.WORTH:
-            return worth
+            return _without(worth, self.distrusted.cpu())
         if self.statistic is not Statistic.HYPOTHETICAL_LOSSES or not self.needs_scores:
             return finding.measurement
         # Σ_j K ω_j J_ij: with equal importance a plain sum, as in the paper. Over ranks that hold different domains,
@@ -67,3 +83,26 @@ class Valuation(nn.Module):
         importance = self.transfer.importance.cpu() * len(self.transfer.importance)
         sums = (judged[:-1] * importance)[:, comparable].sum(1)
         return Measurement(sums, finding.measurement.present)
+
+    def _judge_labels(self, losses: Tensor) -> None:
+        """Note at the early moment whose labels look noisy."""
+        if self.progress.observe(losses):
+            self.transfer.keep_early()
+            self.noisy.copy_(noisy_domains(self.transfer, self.progress))
+
+    @property
+    def distrusted(self) -> Tensor:
+        """For each domain whether it takes no part in votes: its labels look noisy, and the weighting minds.
+
+        Somebody who matters must be left to judge.
+        """
+        judges = (self.transfer.importance > 0) & ~self.noisy
+        return self.noisy & (self.noisy_share < 1) & judges.any()
+
+
+def _without(measurement: Measurement, domains: Tensor) -> Measurement:
+    """A measurement in which some domains count as absent."""
+    present = measurement.present & ~domains
+    if int(present.sum()) < 2:
+        return Measurement.nothing(len(present))
+    return Measurement(measurement.values, present)

@@ -35,8 +35,10 @@ class Evidence(Weighting):
         rate: κ, how strongly the shares follow the evidence.
         caution: z, how many standard deviations do not count.
         floor: K f, the part of the update that is divided equally whatever the evidence.
+        noisy_share: what a domain gets of its share if the audit says that its labels look noisy. Such a domain also
+            judges nobody. By default all of it: a domain that is only much harder than the others looks the same.
 
-    The defaults were chosen on small problems, see docs/trials.md.
+    The defaults were chosen on small problems, see docs/does_it_pay.md.
 
     >>> from steelyard import Measurement
     >>> weighting = Evidence()
@@ -61,6 +63,7 @@ class Evidence(Weighting):
         rate: float = 0.1,
         caution: float = 3.0,
         floor: float = 0.3,
+        noisy_share: float = 1.0,
     ) -> None:
         super().__init__()
         for name, value in (("rate", rate), ("caution", caution)):
@@ -68,9 +71,12 @@ class Evidence(Weighting):
                 raise ValueError(f"{name} must not be negative and must be finite; got {value}.")
         if not 0 <= floor < 1:
             raise ValueError(f"floor must be at least 0 and below 1; got {floor}.")
+        if not 0 < noisy_share <= 1:
+            raise ValueError(f"noisy_share must be above 0 and at most 1; got {noisy_share}.")
         self.rate = rate
         self.caution = caution
         self.floor = floor
+        self.noisy_share = noisy_share
 
     def weights(self) -> tuple[float, ...]:
         """The shares w of the update, which the balancer turns into weights."""
@@ -104,4 +110,4 @@ class Evidence(Weighting):
 
     def extra_repr(self) -> str:
         """The settings, for `print(balancer)`."""
-        return f"rate={self.rate}, caution={self.caution}, floor={self.floor}"
+        return f"rate={self.rate}, caution={self.caution}, floor={self.floor}, noisy_share={self.noisy_share}"

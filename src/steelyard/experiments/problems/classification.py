@@ -1,16 +1,23 @@
 """Loss, judge and metrics of problems whose networks give one logit per class."""
 
 import torch
-from sklearn.metrics import roc_auc_score
+from scipy import stats
 from torch import Tensor
 from torch.nn import functional
 
-from steelyard.experiments.problems.problem import DomainData, Labelled
+from steelyard.experiments.problems.problem import DomainData, Labelled, Problem
 
 
-def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross-entropy."""
-    return functional.cross_entropy(outputs, targets)
+class Classification(Problem):
+    """A problem whose networks give one logit per class; the metric is the subclass's own."""
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean cross-entropy."""
+        return functional.cross_entropy(outputs, targets)
+
+    def judge(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean of 1 − p(label)."""
+        return mean_error(outputs, targets)
 
 
 def mean_error(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -29,7 +36,12 @@ def area_under_curve(outputs: Tensor, targets: Tensor) -> float:
     """Return the area under the ROC curve of two classes; outputs that are not finite count as a constant."""
     difference = (outputs[:, 1] - outputs[:, 0]).double()
     difference = torch.where(difference.isfinite(), difference, 0.0)
-    return float(roc_auc_score(targets.numpy(), difference.numpy()))
+    positive = targets.numpy() == 1
+    pairs = int(positive.sum()) * int((~positive).sum())
+    # Mann and Whitney: of all pairs of a positive and a negative sample, those in the right order; ties count half.
+    # (sklearn's roc_auc_score gives the same and takes ten times as long, which a sweep would notice.)
+    smallest_sum = int(positive.sum()) * (int(positive.sum()) + 1) / 2
+    return float((stats.rankdata(difference.numpy())[positive].sum() - smallest_sum) / pairs)
 
 
 def split_stratified(samples: Labelled, shares: tuple[float, float], generator: torch.Generator) -> DomainData:

@@ -10,8 +10,8 @@ from scipy import ndimage
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from steelyard.experiments.problems.classification import accuracy, cross_entropy, mean_error, split_stratified
-from steelyard.experiments.problems.problem import DomainData, Labelled, Problem, Spoiling
+from steelyard.experiments.problems.classification import Classification, accuracy, split_stratified
+from steelyard.experiments.problems.problem import DomainData, Labelled, Spoiling
 from steelyard.experiments.problems.spoiling import NoisyLabels, Plain, ScaledLosses, SmallDomain
 
 _ANGLES = {"left": -30.0, "upright": 0.0, "right": 30.0}  # degrees
@@ -22,7 +22,7 @@ _MEAN, _DEVIATION = 5.0, 6.0  # of the grey levels, 0 to 16; centred images need
 
 @final
 @dataclass(frozen=True)
-class Digits(Problem):
+class Digits(Classification):
     """1,797 images of 8×8 pixels in three equal parts, each rotated by another angle. The metric is the accuracy."""
 
     name: str = "digits"
@@ -31,6 +31,7 @@ class Digits(Problem):
     steps: ClassVar[int] = 1500
     batch_size: ClassVar[int] = 16
     learning_rates: ClassVar[Mapping[str, float]] = {"sgd": 0.1, "adamw": 2e-3}
+    stackable: ClassVar[bool] = True
 
     @property
     def variants(self) -> Mapping[str, Spoiling]:
@@ -59,14 +60,6 @@ class Digits(Problem):
         if self.batch_norm:
             layers.append(nn.BatchNorm1d(_HIDDEN))
         return nn.Sequential(*layers, nn.ReLU(), nn.Linear(_HIDDEN, 10))
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross-entropy."""
-        return cross_entropy(outputs, targets)
-
-    def judge(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean of 1 − p(label)."""
-        return mean_error(outputs, targets)
 
     def score(self, outputs: Tensor, targets: Tensor) -> float:
         """Return the accuracy."""

@@ -10,15 +10,10 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor, nn
 
-from steelyard.errors import UserError
-from steelyard.experiments.problems.classification import (
-    area_under_curve,
-    cross_entropy,
-    mean_error,
-    split_stratified,
-)
-from steelyard.experiments.problems.problem import DomainData, Labelled, Problem, Spoiling
-from steelyard.experiments.problems.spoiling import NoisyLabels, Plain, ScaledLosses, SmallDomain
+from steelyard.experiments.problems.classification import Classification, area_under_curve, split_stratified
+from steelyard.experiments.problems.data_files import require_file, require_two_classes
+from steelyard.experiments.problems.problem import DomainData, Labelled, Spoiling
+from steelyard.experiments.problems.spoiling import standard_variants
 from steelyard.files.checks import parse_number
 from steelyard.files.records import read_rows
 
@@ -35,7 +30,7 @@ _HIDDEN = 16
 
 @final
 @dataclass(frozen=True)
-class Heart(Problem):
+class Heart(Classification):
     """Has a patient a disease of the heart? The metric is the area under the ROC curve.
 
     Args:
@@ -47,17 +42,12 @@ class Heart(Problem):
     steps: ClassVar[int] = 800
     batch_size: ClassVar[int] = 16
     learning_rates: ClassVar[Mapping[str, float]] = {"sgd": 0.1, "adamw": 3e-3}
+    stackable: ClassVar[bool] = True
 
     @property
     def variants(self) -> Mapping[str, Spoiling]:
         """How the problem may be spoiled."""
-        return {
-            "plain": Plain(),
-            "noisy": NoisyLabels((0.8,)),
-            "random": NoisyLabels((1.0,)),
-            "scaled": ScaledLosses((30.0,)),
-            "small": SmallDomain(),
-        }
+        return standard_variants(len(HOSPITALS))
 
     def draw(self, generator: torch.Generator) -> dict[str, DomainData]:
         """Return the hospitals; each has patients with and without disease in every part.
@@ -85,14 +75,6 @@ class Heart(Problem):
         """Return a network with one hidden layer."""
         return nn.Sequential(nn.Linear(2 * len(FINDINGS), _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, 2))
 
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross-entropy."""
-        return cross_entropy(outputs, targets)
-
-    def judge(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean of 1 − p(label)."""
-        return mean_error(outputs, targets)
-
     def score(self, outputs: Tensor, targets: Tensor) -> float:
         """Return the area under the ROC curve."""
         return area_under_curve(outputs, targets)
@@ -112,14 +94,12 @@ def _read_hospital(path: Path) -> Labelled:
     Raises:
         UserError: The file is missing or damaged.
     """
-    if not path.is_file():
-        raise UserError(f"{path}: there is no such file; the problem needs it.")
+    require_file(path)
     findings, targets = [], []
     for position, row in read_rows(path, (*FINDINGS, _TARGET)):
         findings.append([_finding(f"{position}: {name}", row[name]) for name in FINDINGS])
         targets.append(int(parse_number(f"{position}: {_TARGET}", row[_TARGET]) > 0))
-    if len(set(targets)) != 2:
-        raise UserError(f"{path}: there must be patients with and without disease.")
+    require_two_classes(path, targets, samples="patients with and without disease")
     return Labelled(torch.tensor(findings, dtype=torch.float64), torch.tensor(targets))
 
 

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -31,15 +32,41 @@ class DomainData:
         train: What the network learns from.
         validation: For choosing settings; its labels are as good or bad as those of `train`.
         test: For the score; never spoiled.
+        right_validation: The samples of `validation` with their right labels; default: `validation` has them.
         loss_factor: The domain's loss is multiplied by it.
         fault: How the domain was spoiled, one word or two; empty if it was not.
+        level: How strongly it was spoiled; 0 if it was not. Sweeps list the domains by it, the largest level first.
     """
 
     train: Labelled
     validation: Labelled
     test: Labelled
+    right_validation: Labelled | None = None
     loss_factor: float = 1.0
     fault: str = ""
+    level: float = 0.0
+
+    @property
+    def clean_validation(self) -> Labelled:
+        """The samples for validation with their right labels; sweeps and learning rates are chosen on them."""
+        return self.right_validation or self.validation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folders:
+    """Where problems read and keep files.
+
+    Args:
+        data: Real data, which are not part of this package.
+        cache: For what is simulated once; default: it is simulated again in each process.
+    """
+
+    data: Path | None = None
+    cache: Path | None = None
+
+
+NO_FOLDERS = Folders()
+"""For problems that read and keep no files."""
 
 
 class Stream(IntEnum):
@@ -82,12 +109,15 @@ class Problem(ABC):
         batch_size: Samples of each domain in a batch; of a smaller domain, all of them.
         learning_rates: One for each optimizer, by its name.
         variants: By name, how the domains are spoiled; `plain` is there always.
+        stackable: Whether copies of the network may be trained at once, which makes sweeps many times faster. It needs
+            a sequence of linear layers with ReLU between them, and a loss that `torch.func.vmap` can handle.
     """
 
     name: str
     steps: ClassVar[int]
     batch_size: ClassVar[int]
     learning_rates: ClassVar[Mapping[str, float]]
+    stackable: ClassVar[bool] = False
 
     @property
     @abstractmethod

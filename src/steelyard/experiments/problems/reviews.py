@@ -14,9 +14,10 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from torch import Tensor, nn
 
 from steelyard.errors import UserError, reason
-from steelyard.experiments.problems.classification import area_under_curve, cross_entropy, mean_error
-from steelyard.experiments.problems.problem import DomainData, Labelled, Problem, Spoiling
-from steelyard.experiments.problems.spoiling import NoisyLabels, Plain, ScaledLosses, SmallDomain
+from steelyard.experiments.problems.classification import Classification, area_under_curve
+from steelyard.experiments.problems.data_files import require_file, require_two_classes
+from steelyard.experiments.problems.problem import DomainData, Labelled, Spoiling
+from steelyard.experiments.problems.spoiling import standard_variants
 from steelyard.files.regular_files import open_regular
 
 FOUR_KINDS = ("books", "dvd", "electronics", "kitchen_housewares")
@@ -33,7 +34,7 @@ _VALIDATION = 200  # reviews of each kind, taken from those for training
 
 @final
 @dataclass(frozen=True)
-class Reviews(Problem):
+class Reviews(Classification):
     """Which hashed words a review has, and whether it is good. The metric is the area under the ROC curve.
 
     Args:
@@ -48,17 +49,12 @@ class Reviews(Problem):
     steps: ClassVar[int] = 800
     batch_size: ClassVar[int] = 16
     learning_rates: ClassVar[Mapping[str, float]] = {"sgd": 0.1, "adamw": 1e-3}
+    stackable: ClassVar[bool] = True
 
     @property
     def variants(self) -> Mapping[str, Spoiling]:
-        """How the problem may be spoiled; noise is in a quarter of the domains."""
-        return {
-            "plain": Plain(),
-            "noisy": NoisyLabels((0.8,) * (len(self.kinds) // 4)),
-            "random": NoisyLabels((1.0,)),
-            "scaled": ScaledLosses((30.0,)),
-            "small": SmallDomain(),
-        }
+        """How the problem may be spoiled."""
+        return standard_variants(len(self.kinds))
 
     def draw(self, generator: torch.Generator) -> dict[str, DomainData]:
         """Return the domains; reviews for the test are always those that the authors of the data chose.
@@ -80,14 +76,6 @@ class Reviews(Problem):
     def build_model(self) -> nn.Module:
         """Return a linear classifier."""
         return nn.Sequential(_EqualLength(), nn.Linear(_FEATURES, 2))
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross-entropy."""
-        return cross_entropy(outputs, targets)
-
-    def judge(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean of 1 − p(label)."""
-        return mean_error(outputs, targets)
 
     def score(self, outputs: Tensor, targets: Tensor) -> float:
         """Return the area under the ROC curve."""
@@ -111,6 +99,7 @@ def _read_reviews(path: Path) -> Labelled:
     Raises:
         UserError: The file is missing or damaged.
     """
+    require_file(path)
     texts, labels = [], []
     try:
         with open_regular(path) as file, gzip.GzipFile(fileobj=file) as unpacked:
@@ -120,13 +109,10 @@ def _read_reviews(path: Path) -> Labelled:
                     raise UserError(f"{path}: every line must be 0 or 1, a tab and a text.")
                 texts.append(text)
                 labels.append(int(label))
-    except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file; the problem needs it.") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{path}: is damaged.") from error
     except OSError as error:
         raise UserError(f"{path}: {reason(error)}.") from error
-    if len(set(labels)) != 2:
-        raise UserError(f"{path}: there must be good and bad reviews.")
+    require_two_classes(path, labels, samples="good and bad reviews")
     hashing = HashingVectorizer(n_features=_FEATURES, binary=True, norm=None, alternate_sign=False)
     return Labelled(torch.tensor(hashing.transform(texts).toarray().astype("uint8")), torch.tensor(labels))

@@ -1,5 +1,6 @@
 """How domains are spoiled: wrong labels, losses in other units, few samples."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import final
@@ -15,6 +16,8 @@ SCALE = "scale"
 """The fault of a domain with a loss so large or small that an audit should tell."""
 MILD = "mild"
 """The fault of a domain that an audit need not notice."""
+STANDARD_NOISE = 0.8
+"""The share of wrong labels in the noisy domains of most problems."""
 
 _MUCH_NOISE = 0.5  # share of labels that are replaced
 _LARGE_FACTOR = 30.0
@@ -54,7 +57,37 @@ class NoisyLabels(Spoiling):
                     data,
                     train=_replace_labels(data.train, share, classes=classes, generator=generator),
                     validation=_replace_labels(data.validation, share, classes=classes, generator=generator),
-                    fault=NOISE if share >= _MUCH_NOISE else MILD,
+                    right_validation=data.validation,
+                    fault=_noise_fault(share),
+                    level=share,
+                )
+        return spoiled
+
+
+@final
+@dataclass(frozen=True)
+class ShuffledTargets(Spoiling):
+    """Samples for training and validation get each other's targets: for masks, whose pixels are not classes of samples.
+
+    Args:
+        shares: Of the samples whose targets are shuffled, for as many domains; the others keep theirs.
+    """
+
+    shares: tuple[float, ...]
+
+    def apply(self, domains: Mapping[str, DomainData], generator: torch.Generator) -> dict[str, DomainData]:
+        """Return the domains with targets of other samples."""
+        spoiled = {}
+        for (name, data), share in zip(domains.items(), _deal(self.shares, 0.0, domains, generator), strict=True):
+            spoiled[name] = data
+            if share > 0:
+                spoiled[name] = replace(
+                    data,
+                    train=_shuffle_targets(data.train, share, generator),
+                    validation=_shuffle_targets(data.validation, share, generator),
+                    right_validation=data.validation,
+                    fault=_noise_fault(share),
+                    level=share,
                 )
         return spoiled
 
@@ -79,7 +112,7 @@ class ScaledLosses(Spoiling):
                 fault = ""
             elif not 1 / _LARGE_FACTOR < factor < _LARGE_FACTOR:
                 fault = SCALE
-            spoiled[name] = replace(data, loss_factor=factor, fault=fault)
+            spoiled[name] = replace(data, loss_factor=factor, fault=fault, level=math.log10(factor))
         return spoiled
 
 
@@ -109,6 +142,7 @@ class SmallDomain(Spoiling):
             validation=self._rotated(data.validation),
             test=self._rotated(data.test),
             fault=MILD,
+            level=1.0,
         )
         return spoiled
 
@@ -116,6 +150,21 @@ class SmallDomain(Spoiling):
         if not self.sideways:
             return samples
         return Labelled(samples.inputs.rot90(dims=(-2, -1)), samples.targets)
+
+
+def standard_variants(domains: int) -> dict[str, Spoiling]:
+    """Return the variants of a problem whose targets are classes.
+
+    Args:
+        domains: Their number; labels are noisy in a quarter of them, at least one.
+    """
+    return {
+        "plain": Plain(),
+        "noisy": NoisyLabels((STANDARD_NOISE,) * max(1, domains // 4)),
+        "random": NoisyLabels((1.0,)),
+        "times-30": ScaledLosses((_LARGE_FACTOR,)),
+        "small": SmallDomain(),
+    }
 
 
 def _deal(
@@ -127,9 +176,23 @@ def _deal(
     return [dealt[position] for position in order.tolist()]
 
 
+def _noise_fault(share: float) -> str:
+    if share >= _MUCH_NOISE:
+        return NOISE
+    return MILD
+
+
 def _replace_labels(samples: Labelled, share: float, *, classes: int, generator: torch.Generator) -> Labelled:
     count = len(samples.targets)
     rows = torch.randperm(count, generator=generator)[: round(share * count)]
     targets = samples.targets.clone()
     targets[rows] = torch.randint(classes, (len(rows),), generator=generator)
+    return Labelled(samples.inputs, targets)
+
+
+def _shuffle_targets(samples: Labelled, share: float, generator: torch.Generator) -> Labelled:
+    count = len(samples.targets)
+    rows = torch.randperm(count, generator=generator)[: round(share * count)]
+    targets = samples.targets.clone()
+    targets[rows] = samples.targets[rows.roll(1)]  # each takes the target of the one before it, so none keeps its own
     return Labelled(samples.inputs, targets)

@@ -4,10 +4,22 @@ from math import isfinite
 
 from steelyard.report.data.names import domain_title
 from steelyard.report.tables.table import PageTable
-from steelyard.training.audit import FEWEST_VOTES, Audit
+from steelyard.training.audit import Audit
+from steelyard.training.progress import FEWEST_VOTES
 
 _NO_NUMBER = "–"
-_HEADINGS = ("domain", "weight", "share", "loss scale", "own", "to others", "from others", "present", "votes")
+_HEADINGS = (
+    "domain",
+    "weight",
+    "share",
+    "loss scale",
+    "loss left",
+    "own",
+    "to others",
+    "from others",
+    "present",
+    "votes",
+)
 
 
 def audit_table(audit: Audit, *, title: str = "What each domain does") -> PageTable:
@@ -15,7 +27,7 @@ def audit_table(audit: Audit, *, title: str = "What each domain does") -> PageTa
     rows = []
     for domain in audit.domains:
         cells = [domain_title(domain.name), _number(domain.weight, ".3f"), _number(domain.share, ".3f")]
-        cells.append(_number(domain.loss_scale, ".2f"))
+        cells += [_number(domain.loss_scale, ".2f"), _number(domain.remaining, ".0%")]
         for change in (domain.own, domain.given, domain.received):
             cells.append(_number(change, "+.2e"))
         rows.append([*cells, _number(domain.presence, ".0%"), str(domain.votes)])
@@ -25,7 +37,8 @@ def audit_table(audit: Audit, *, title: str = "What each domain does") -> PageTa
         rows=rows,
         note=(
             "Weight: of the loss, at the end of training. Share: of the update. Gradients: their size, relative to the "
-            "median domain's. Own, to others, from others: the mean change of the judged score by one step, of the "
+            "median domain's. Loss left: the part of its first loss, when the better half of the domains had halved "
+            "theirs. Own, to others, from others: the mean change of the judged score by one step, of the "
             "domain itself, of the others by its steps, and of the domain by the others' steps; negative helps. "
             "Present: in this part of the batches. Votes: those in which transfer was measured; a domain with fewer "
             f"than {FEWEST_VOTES} is not flagged for its transfer."

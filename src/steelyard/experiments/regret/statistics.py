@@ -1,15 +1,16 @@
-"""What many trials say: gains over equal weights with intervals, runs that lost a domain, what the audit saw."""
+"""What many trials say about one setting: gains over equal weights, regret, cost, lost domains, the audit."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 
 from scipy import stats
 
 from steelyard.experiments.problems.spoiling import NOISE, SCALE
-from steelyard.experiments.trials.methods import BASELINE
-from steelyard.experiments.trials.trial import Trial, TrialResult
+from steelyard.experiments.regret.methods import BASELINE, SWEEP
+from steelyard.experiments.regret.scores import Setting, group_by_setting, scores_by_setting
+from steelyard.experiments.regret.trial import TrialResult
 
 LOST = 0.5
 """A domain is lost if its share is below this part of an equal share."""
@@ -17,28 +18,6 @@ RIGHT_FLAGS = {NOISE: ("noisy labels", "harms others"), SCALE: ("out of scale",)
 """The flags that an audit should give a domain with a fault; other faults need none."""
 
 _CONFIDENCE = 0.95
-
-
-@dataclass(frozen=True, kw_only=True, order=True)
-class Setting:
-    """Trials that differ in nothing but the seed."""
-
-    problem: str
-    variant: str
-    optimizer: str
-    steps: int
-    method: str
-
-    @classmethod
-    def of(cls, trial: Trial) -> "Setting":
-        """Return the setting of a trial."""
-        return cls(
-            problem=trial.problem,
-            variant=trial.variant,
-            optimizer=trial.optimizer,
-            steps=trial.steps,
-            method=trial.method,
-        )
 
 
 @dataclass(frozen=True)
@@ -93,36 +72,65 @@ class AuditCount:
         )
 
 
-def gains(results: Iterable[TrialResult]) -> dict[Setting, Estimate]:
-    """Return how much each method gains over equal weights, from seeds that both have."""
-    by_setting: dict[Setting, dict[int, float]] = {}
-    for result in results:
-        by_setting.setdefault(Setting.of(result.trial), {})[result.trial.seed] = result.score
+def gains(results: Iterable[TrialResult], *, over: str = BASELINE) -> dict[Setting, Estimate]:
+    """Return how much each method gains over equal weights, from seeds that both have.
+
+    Args:
+        results: Of any trials.
+        over: `equal`, at the problem's learning rate, or `equal@best`.
+    """
+    scores = scores_by_setting(results)
     estimates = {}
-    for setting, scores in sorted(by_setting.items()):
-        baseline = by_setting.get(replace(setting, method=BASELINE), {})
-        differences = [scores[seed] - baseline[seed] for seed in sorted(scores) if seed in baseline]
-        if differences and setting.method != BASELINE:
+    for setting, by_seed in scores.items():
+        baseline = scores.get(replace(setting, method=over), {})
+        differences = [by_seed[seed] - baseline[seed] for seed in sorted(by_seed) if seed in baseline]
+        if differences and setting.method != over:
+            estimates[setting] = Estimate.of(differences)
+    return estimates
+
+
+def regrets(results: Iterable[TrialResult]) -> dict[Setting, Estimate]:
+    """Return how far each method stays below the best of the sweep, from seeds that both have; lower is better."""
+    scores = scores_by_setting(results)
+    estimates = {}
+    for setting, by_seed in scores.items():
+        best = scores.get(replace(setting, method=SWEEP), {})
+        differences = [best[seed] - by_seed[seed] for seed in sorted(by_seed) if seed in best]
+        if differences and setting.method != SWEEP:
             estimates[setting] = Estimate.of(differences)
     return estimates
 
 
 def baseline_scores(results: Iterable[TrialResult]) -> dict[Setting, Estimate]:
-    """Return the scores of equal weights themselves."""
-    scores: dict[Setting, list[float]] = {}
-    for result in results:
-        if result.trial.method == BASELINE:
-            scores.setdefault(Setting.of(result.trial), []).append(result.score)
-    return {setting: Estimate.of(values) for setting, values in sorted(scores.items())}
+    """Return the scores of equal weights themselves, at the problem's learning rate."""
+    estimates = {}
+    for setting, by_seed in scores_by_setting(results).items():
+        if setting.method == BASELINE:
+            estimates[setting] = Estimate.of(list(by_seed.values()))
+    return estimates
+
+
+def relative_costs(results: Iterable[TrialResult]) -> dict[Setting, float]:
+    """Return how many times as long as with equal weights a training takes: the median over seeds that both have."""
+    seconds: dict[Setting, dict[int, float]] = {}
+    for setting, group in group_by_setting(results).items():
+        seconds[setting] = {result.trial.seed: result.seconds for result in group}
+    costs = {}
+    for setting, by_seed in seconds.items():
+        baseline = seconds.get(replace(setting, method=BASELINE), {})
+        ratios = [by_seed[seed] / baseline[seed] for seed in by_seed if baseline.get(seed, 0) > 0]
+        if ratios and not setting.is_baseline:
+            costs[setting] = median(ratios)
+    return costs
 
 
 def lost_domains(results: Iterable[TrialResult]) -> dict[Setting, float]:
     """Return the share of plain runs that ended with a domain's share below half of an equal one."""
-    losses: dict[Setting, list[bool]] = {}
-    for result in results:
-        if result.trial.variant == "plain":
-            losses.setdefault(Setting.of(result.trial), []).append(_smallest_share(result.shares) < LOST)
-    return {setting: fmean(lost) for setting, lost in sorted(losses.items())}
+    losses = {}
+    for setting, group in group_by_setting(results).items():
+        if setting.variant == "plain" and setting.method != SWEEP:
+            losses[setting] = fmean(_smallest_share(result.shares) < LOST for result in group)
+    return losses
 
 
 def _smallest_share(shares: Mapping[str, float]) -> float:
@@ -133,11 +141,11 @@ def _smallest_share(shares: Mapping[str, float]) -> float:
 def audit_counts(results: Iterable[TrialResult]) -> dict[Setting, AuditCount]:
     """Count faults that the audit saw and plain runs with a flag; trials without an audit are left out."""
     counts: dict[Setting, AuditCount] = {}
-    for result in results:
-        if result.flags is not None:
-            setting = Setting.of(result.trial)
-            counts[setting] = counts.get(setting, AuditCount()) + _audit_count(result, result.flags)
-    return dict(sorted(counts.items()))
+    for setting, group in group_by_setting(results).items():
+        for result in group:
+            if result.flags is not None:
+                counts[setting] = counts.get(setting, AuditCount()) + _audit_count(result, result.flags)
+    return counts
 
 
 def _audit_count(result: TrialResult, flags: Sequence[tuple[str, str]]) -> AuditCount:

@@ -7,13 +7,22 @@ import pytest
 import torch
 
 from steelyard.errors import UserError
+from steelyard.experiments.problems import phantoms
 from steelyard.experiments.problems.catalogue import NAMES, problem_named
 from steelyard.experiments.problems.classification import accuracy, area_under_curve, mean_error
 from steelyard.experiments.problems.digits import Digits
 from steelyard.experiments.problems.heart import FINDINGS, HOSPITALS
-from steelyard.experiments.problems.problem import DomainData, Labelled
+from steelyard.experiments.problems.phantoms import CONTRASTS, SUBJECTS, Phantoms, Slices
+from steelyard.experiments.problems.problem import DomainData, Folders, Labelled
 from steelyard.experiments.problems.reviews import FOUR_KINDS
-from steelyard.experiments.problems.spoiling import NoisyLabels, ScaledLosses, SmallDomain
+from steelyard.experiments.problems.spoiling import (
+    NoisyLabels,
+    ScaledLosses,
+    ShuffledTargets,
+    SmallDomain,
+    standard_variants,
+)
+from steelyard.experiments.problems.wine import LABORATORIES, Wine
 
 SPOILED = [variant for variant in Digits().variants if variant != "plain"]
 
@@ -117,7 +126,7 @@ def test_a_small_domain_has_a_twentieth_and_at_least_eight(size, left):
 
 @pytest.mark.parametrize("name", ["reviews-4", "heart"])
 def test_problems_from_a_folder_fit_their_networks(name, data):
-    problem = problem_named(name, data)
+    problem = problem_named(name, Folders(data=data))
     assert len(problem.make(0)) == 4
     for domain in problem.make(0, "noisy").values():
         outputs = problem.build_model()(domain.test.inputs).detach()
@@ -128,7 +137,7 @@ def test_problems_from_a_folder_fit_their_networks(name, data):
 
 
 def test_missing_findings_are_the_mean_and_said_to_be_missing(data):
-    domain = problem_named("heart", data).make(0)["va"]
+    domain = problem_named("heart", Folders(data=data)).make(0)["va"]
     findings, missing = domain.train.inputs.split(len(FINDINGS), dim=1)
     assert (missing.sum(1) == 1).all()
     assert (findings[missing.bool()] == 0).all()
@@ -138,7 +147,7 @@ def test_missing_findings_are_the_mean_and_said_to_be_missing(data):
 def test_absent_data_are_named_in_one_line(name, file, data, tmp_path):
     folder = data if name == "reviews-16" else tmp_path
     with pytest.raises(UserError, match=rf"{file}: there is no such file; the problem needs it\.$"):
-        problem_named(name, folder).make(0)
+        problem_named(name, Folders(data=folder)).make(0)
     with pytest.raises(UserError, match="needs a folder of data; name it with --data"):
         problem_named(name)
 
@@ -149,17 +158,19 @@ def test_damaged_data_are_named_in_one_line(tmp_path):
     reviews = tmp_path / "fdu-mtl" / "books.train.tsv.gz"
     reviews.write_bytes(b"no gzip")
     with pytest.raises(UserError, match=r"books.train.tsv.gz: is damaged\.$"):
-        problem_named("reviews-4", tmp_path).make(0)
+        problem_named("reviews-4", Folders(data=tmp_path)).make(0)
     reviews.write_bytes(gzip.compress(b"good\tnice\n"))
     with pytest.raises(UserError, match=r"every line must be 0 or 1, a tab and a text\.$"):
-        problem_named("reviews-4", tmp_path).make(0)
+        problem_named("reviews-4", Folders(data=tmp_path)).make(0)
     (tmp_path / "heart" / "cleveland.csv").write_text("age,target\n60,1\n")
     with pytest.raises(UserError, match="must have one column 'sex'"):
-        problem_named("heart", tmp_path).make(0)
+        problem_named("heart", Folders(data=tmp_path)).make(0)
 
 
 def test_names_that_are_none_are_refused():
-    with pytest.raises(UserError, match=f"problem must be one of {', '.join(NAMES)}; got 'letters'"):
+    with pytest.raises(
+        UserError, match=f"problem must be one of {', '.join(NAMES)}, package.module:Class; got 'letters'"
+    ):
         problem_named("letters")
     with pytest.raises(UserError, match="variant of digits must be one of plain, noisy"):
         Digits().make(0, "burnt")
@@ -179,3 +190,89 @@ def test_a_diverged_network_scores_as_a_useless_one():
     targets = torch.tensor([0, 1, 0, 1])
     assert accuracy(logits, targets) == 0
     assert area_under_curve(logits, targets) == 0.5
+
+
+def test_shuffled_targets_are_those_of_other_samples():
+    spoiled = ShuffledTargets((1.0,)).apply(toy(size=10), seeded(0))
+    (wrong,) = [data for data in spoiled.values() if data.fault]
+    assert (wrong.train.targets != torch.arange(10)).all()  # with ten samples, every target is another
+    assert sorted(wrong.train.targets.tolist()) == list(range(10))
+    assert torch.equal(wrong.clean_validation.targets, torch.arange(10))
+    assert wrong.level == 1
+
+
+def test_noise_is_in_a_quarter_of_the_domains_and_at_least_in_one():
+    for domains, noisy in ((2, 1), (4, 1), (12, 3)):
+        spoiled = standard_variants(domains)["noisy"].apply(toy(domains), seeded(0))
+        assert sum(data.fault == "noise" for data in spoiled.values()) == noisy
+    assert set(standard_variants(4)) == {"plain", "noisy", "random", "times-30", "small"}
+
+
+def test_each_wine_is_at_one_laboratory():
+    domains = Wine().make(0)
+    assert tuple(domains) == LABORATORIES
+    sizes = 0
+    for domain in domains.values():
+        parts = (domain.train, domain.validation, domain.test)
+        sizes += sum(len(part.targets) for part in parts)
+        assert all(len(part.targets.unique()) == 3 for part in parts)
+        assert Wine().build_model()(domain.test.inputs).shape[1] == 3
+    assert sizes == 178
+    assert (domains["sparse"].train.inputs == 0).all(0).sum() == 6
+    assert domains["uncalibrated"].train.inputs.mean(0).abs().max() > 0.7
+
+
+@pytest.fixture
+def heads(monkeypatch):
+    """Slices of made-up heads: simulated ones take a minute."""
+    masks = (torch.rand(SUBJECTS, 3, 16, 16, generator=seeded(0)) > 0.8).float()
+    images = torch.stack([masks, -masks], dim=1) + torch.arange(SUBJECTS)[:, None, None, None, None]
+    monkeypatch.setattr(phantoms, "_simulate_cohort", lambda: Slices(images, masks))
+    phantoms._cohort.cache_clear()
+    yield
+    phantoms._cohort.cache_clear()
+
+
+@pytest.mark.usefixtures("heads")
+def test_subjects_of_phantoms_are_divided_and_kept(tmp_path, monkeypatch):
+    first = Phantoms(tmp_path).make(0)
+    assert tuple(first) == CONTRASTS
+    parts = [first["t1"].train, first["t1"].validation, first["t1"].test]
+    assert [len(part.targets) for part in parts] == [18, 6, 12]
+    subjects = [set(part.inputs.amax((1, 2, 3)).round().tolist()) for part in parts]
+    assert len(set.union(*subjects)) == sum(map(len, subjects)) == SUBJECTS
+    phantoms._cohort.cache_clear()
+    monkeypatch.setattr(phantoms, "_simulate_cohort", None)
+    assert same(Phantoms(tmp_path).make(0)["flair"].test, first["flair"].test)
+    phantoms._cohort.cache_clear()
+    (kept_file,) = tmp_path.iterdir()
+    kept_file.write_bytes(b"no slices")
+    with pytest.raises(UserError, match="is damaged; remove it, and it is made again"):
+        Phantoms(tmp_path).make(0)
+
+
+@pytest.mark.usefixtures("heads")
+def test_the_dice_of_phantoms_by_hand():
+    problem = Phantoms()
+    logits = torch.tensor([[2.0, -1.0, 3.0, -4.0]])
+    masks = torch.tensor([[1.0, 1.0, 0.0, 0.0]])
+    assert problem.score(logits, masks) == 0.5
+    assert problem.score(torch.full((1, 4), torch.nan), masks) == 0
+    outputs = problem.build_model()(problem.make(0, "noisy")["flair"].test.inputs)
+    assert outputs.shape == (12, 1, 16, 16)
+    assert problem.loss(logits, masks) > problem.loss(20 * (masks - 0.5), masks)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("nowhere.at_all:Thing", "problem nowhere.at_all:Thing: cannot be imported, No module named 'nowhere'"),
+        (":Thing", "problem :Thing: cannot be imported"),
+        ("math:Thing", "problem math:Thing: math has no Thing"),
+        ("fractions:Fraction", "problem fractions:Fraction: must be a subclass of Problem; got Fraction"),
+        ("torch.nn:Linear", "problem torch.nn:Linear: cannot be made, .* missing 2 required"),
+    ],
+)
+def test_paths_that_lead_to_no_problem_are_refused_in_one_line(path, message):
+    with pytest.raises(UserError, match=message):
+        problem_named(path)

@@ -4,6 +4,7 @@ A name may also be `evidence:` with settings, so that these can be chosen: `evid
 arguments of `Evidence`; `judge=` is `loss`, `bounded` or `task`; `probe=` is `exact` or `first-order`.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, cast
 
@@ -21,6 +22,11 @@ Settings = dict[str, Any]
 BASELINE = "equal"
 """The method that the others are compared with."""
 
+SWEEP = "sweep"
+"""Fixed weights of many ratios at three learning rates: one trial for all of them."""
+BY_SIZE = "sqrt-n"
+"""Each domain's part of a batch is proportional to the root of its size, and every sample counts the same."""
+
 METHODS: dict[str, Callable[[Problem], Settings]] = {
     BASELINE: lambda _: {"weighting": sy.Fixed(), "probe": None},
     # The same weights, with a probe for the audit.
@@ -28,15 +34,39 @@ METHODS: dict[str, Callable[[Problem], Settings]] = {
     "greedy-25": lambda _: {"weighting": sy.DirichletVote("greedy", window=25), "probe": sy.InnerLoop()},
     "conservative-25": lambda _: {"weighting": sy.DirichletVote("conservative", window=25), "probe": sy.InnerLoop()},
     "evidence": lambda _: {},
+    "evidence-distrust": lambda _: {"weighting": sy.Evidence(noisy_share=0.1)},
     "evidence-loss": lambda _: {"judge": "loss"},
     "evidence-task": lambda problem: {"judge": problem.judge, "probe": _exact_probe()},
     "evidence-exact": lambda _: {"weighting": sy.Evidence(), "probe": sy.InnerLoop()},
     "evidence-no-caution": lambda _: {"weighting": sy.Evidence(caution=0.0)},
+    "group-dro": lambda _: {"weighting": sy.GroupDRO()},
+    "uw": lambda _: {"weighting": sy.UncertaintyWeighting()},
+    "dwa": lambda _: {"weighting": sy.DynamicWeightAverage()},
+    "famo": lambda _: {"weighting": sy.FAMO()},
     "inverse-loss": lambda _: {"weighting": sy.LogLoss()},
+    "dual-balancing": lambda _: {"weighting": sy.DualBalancing(), "probe": sy.Gramian()},
 }
+"""What a method gives the balancer; `sqrt-n` and `sweep` need the sizes of the domains, too."""
+
+COMPARED = (
+    *(BASELINE, f"{BASELINE}@0.333", f"{BASELINE}@3", BY_SIZE, "greedy-25", "conservative-25"),
+    *(
+        "evidence",
+        "evidence-distrust",
+        "evidence-task",
+        "group-dro",
+        "uw",
+        "dwa",
+        "famo",
+        "inverse-loss",
+        "dual-balancing",
+        SWEEP,
+    ),
+)
+"""The methods that are compared by default, in the order of the work."""
 
 _WITH_SETTINGS = "evidence:"
-_NUMBERS = ("rate", "caution", "floor")
+_NUMBERS = ("rate", "caution", "floor", "noisy_share")
 _WORDS = {"judge": ("loss", "bounded", "task"), "probe": ("exact", "first-order", "step", "eval", "batch")}
 
 
@@ -54,7 +84,7 @@ def check_method(name: str) -> None:
     if name.startswith(_WITH_SETTINGS):
         _parse_settings(name)
     else:
-        check_choice("method", name, tuple(METHODS))
+        check_choice("method", name, (*METHODS, BY_SIZE, SWEEP))
 
 
 def build_balancer(method: str, problem: Problem, domains: Mapping[str, DomainData]) -> sy.Balancer:
@@ -66,9 +96,35 @@ def build_balancer(method: str, problem: Problem, domains: Mapping[str, DomainDa
     check_method(method)
     if method.startswith(_WITH_SETTINGS):
         settings = _evidence(_parse_settings(method), problem)
+    elif method == BY_SIZE:
+        settings = {"weighting": sy.Fixed(_parts_of_batch(problem, domains)), "probe": None}
     else:
         settings = METHODS[method](problem)
-    return sy.Balancer(tuple(domains), loss=_losses(problem, domains), **settings)
+    return sy.Balancer(tuple(domains), loss=scaled_losses(problem, domains), **settings)
+
+
+def batch_sizes(method: str, problem: Problem, domains: Mapping[str, DomainData]) -> dict[str, int]:
+    """Return how many samples of each domain are in a batch; of a smaller domain, all of them.
+
+    With `sqrt-n` they are proportional to √n, at least one, and as many together as with other methods.
+    """
+    sizes = {name: len(data.train.targets) for name, data in domains.items()}
+    equal_parts = {name: min(problem.batch_size, size) for name, size in sizes.items()}
+    if method != BY_SIZE:
+        return equal_parts
+    total = sum(equal_parts.values())
+    roots = sum(math.sqrt(size) for size in sizes.values())
+    parts = {}
+    for name, size in sizes.items():
+        parts[name] = min(size, max(1, round(total * math.sqrt(size) / roots)))
+    return parts
+
+
+def _parts_of_batch(problem: Problem, domains: Mapping[str, DomainData]) -> dict[str, float]:
+    """Return each domain's part of a batch with `sqrt-n`: as weights of mean losses, every sample counts the same."""
+    sizes = batch_sizes(BY_SIZE, problem, domains)
+    total = sum(sizes.values())
+    return {name: size / total for name, size in sizes.items()}
 
 
 def _parse_settings(name: str) -> dict[str, float | str]:
@@ -110,7 +166,7 @@ def _probe(name: str) -> sy.Probe:
     return sy.InnerLoop(meta_test=cast("Literal['step', 'eval', 'batch']", name))
 
 
-def _losses(problem: Problem, domains: Mapping[str, DomainData]) -> Loss | dict[str, Loss]:
+def scaled_losses(problem: Problem, domains: Mapping[str, DomainData]) -> Loss | dict[str, Loss]:
     """Return one loss for all domains, or one for each where their factors differ."""
     if all(data.loss_factor == 1 for data in domains.values()):
         return problem.loss
