@@ -1,7 +1,6 @@
 """Trials: paired, deterministic, resumed from their table."""
 
 from dataclasses import asdict, replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -198,12 +197,6 @@ def test_a_trial_is_named_by_its_settings():
     assert str(SHORT) == "digits noisy sgd 4 equal 7"
     assert str(replace(SHORT, rate=3.0)) == "digits noisy sgd 4 equal@3 7"
     assert list(asdict(SHORT)) == ["problem", "variant", "optimizer", "steps", "method", "seed", "rate"]
-
-
-def test_a_table_of_an_earlier_version_is_read():
-    results = read_results(Path(__file__).parents[2] / "docs" / "trials.csv")
-    assert {trial.rate for trial in results} == {1.0}
-    assert not any(result.sweep for result in results.values())
 
 
 def test_a_rate_multiplies_the_learning_rate(monkeypatch):

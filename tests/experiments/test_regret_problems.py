@@ -1,6 +1,7 @@
 """Problems and how they are spoiled."""
 
 import gzip
+import sys
 from pathlib import Path
 
 import pytest
@@ -276,3 +277,31 @@ def test_the_dice_of_phantoms_by_hand():
 def test_paths_that_lead_to_no_problem_are_refused_in_one_line(path, message):
     with pytest.raises(UserError, match=message):
         problem_named(path)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("undefined_name", "cannot be imported, name 'undefined_name' is not defined"),
+        ("def broken(:", "cannot be imported, invalid syntax"),
+        ("import math\nmath.nothing", "cannot be imported, module 'math' has no attribute 'nothing'"),
+        (
+            "from steelyard.experiments.problems.digits import Digits\nMine = lambda: Digits(name=None)",
+            "must have the attribute name",
+        ),
+    ],
+)
+def test_a_problem_of_ones_own_with_a_mistake_is_refused_in_one_line(code, message, tmp_path, monkeypatch):
+    (tmp_path / "own_mistake.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_mistake", raising=False)
+    with pytest.raises(UserError, match=message):
+        problem_named("own_mistake:Mine")
+
+
+@pytest.mark.parametrize("name", ["site=left", "a;b"])
+def test_names_of_domains_that_would_break_the_table_are_refused(name, monkeypatch):
+    drawn = Digits().draw(torch.Generator().manual_seed(0))
+    monkeypatch.setattr(Digits, "draw", lambda *_: {name: drawn["left"], "b": drawn["right"]})
+    with pytest.raises(UserError, match="a domain must have a name without =;"):
+        Digits().make(0)

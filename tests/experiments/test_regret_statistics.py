@@ -122,6 +122,19 @@ def sweep(seed: int, **members: tuple[float, float]) -> TrialResult:
     return result("sweep", seed=seed, score=0.0, sweep=scores, seconds=40.0)
 
 
+def test_a_member_whose_score_is_not_a_number_does_not_win():
+    results = [sweep(0, broken=(math.nan, 0.1), whole=(0.5, 0.6))]
+    (winner,) = sweep_winners(results).values()
+    assert winner.member == "whole"
+
+
+def test_flags_of_sound_domains_count_as_wrong():
+    flags = (("a", "noisy labels"), ("b", "starved"))
+    counted = audit_counts([result("evidence", variant="noisy", faults={"a": "noise"}, flags=flags)])
+    (count,) = counted.values()
+    assert (count.seen, count.wrong, count.sound) == (1, 1, 1)
+
+
 def test_regret_is_to_the_member_with_the_best_mean_on_clean_validation_samples():
     results = [
         sweep(0, first=(0.9, 0.60), second=(0.8, 0.99)),
@@ -180,7 +193,7 @@ def test_the_page_has_all_tables():
         "| digits | plain | sgd | 10 | evidence | 1 | +0.030 | +0.020 | +0.020 | 3.00 |",
         "| digits | plain | sgd | 10 | 1 | 1-30@3 | 0.850 |",
         "| digits | sgd | 10 | evidence | 0.00 |",
-        "| digits | noisy | sgd | 10 | evidence | 1 of 1 faults seen |",
-        "| all |  |  |  | evidence | 1 of 1 faults seen; 0 of 1 plain runs with a flag |",
+        "| digits | noisy | sgd | 10 | evidence | 1 of 1 faults seen; 0 of 1 sound domains flagged |",
+        "| all |  |  |  | evidence | 1 of 1 faults seen; 0 of 1 sound domains flagged; 0 of 1 plain runs with a flag |",
     ):
         assert line in page

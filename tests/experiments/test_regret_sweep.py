@@ -106,6 +106,8 @@ def test_networks_that_cannot_be_stacked_are_trained_one_by_one(monkeypatch):
     assert not is_stackable(norm, norm.build_model())
     assert is_stackable(Digits(), Digits().build_model())
     assert not is_stackable(Digits(), nn.Sequential(nn.Linear(2, 2), nn.Dropout()))
+    assert not is_stackable(Digits(), nn.Sequential(nn.Dropout(), nn.Linear(2, 2)))
+    assert not is_stackable(Digits(), nn.Sequential(nn.Linear(2, 2, bias=False)))
     assert not is_stackable(Digits(), nn.Sequential(nn.Conv1d(1, 1, 1), nn.Linear(2, 2)))
     monkeypatch.setattr(sweep, "sweep_weights", lambda domains: {"equal": dict.fromkeys(domains, 1 / 3)})
     trial = replace(SHORT, problem="digits-norm", steps=2)

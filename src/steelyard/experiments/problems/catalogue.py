@@ -55,19 +55,24 @@ def problem_named(name: str, folders: Folders = NO_FOLDERS) -> Problem:
 
 def _imported(path: str) -> Problem:
     """Import and call a class of the user's own."""
-    module, _, name = path.partition(_BEFORE_CLASS)
+    module_name, _, name = path.partition(_BEFORE_CLASS)
     try:
-        problem_class = getattr(import_module(module), name)
-    except (ImportError, ValueError) as error:  # ValueError: the name of the module is empty
-        raise UserError(f"problem {path}: cannot be imported, {error}; is its folder in PYTHONPATH?") from error
-    except AttributeError:
-        raise UserError(f"problem {path}: {module} has no {name}.") from None
+        module = import_module(module_name)
+    except Exception as error:  # whatever the module raises
+        reason = one_line(str(error))
+        raise UserError(f"problem {path}: cannot be imported, {reason}; is its folder in PYTHONPATH?") from error
+    problem_class = getattr(module, name, None)
+    if problem_class is None:
+        raise UserError(f"problem {path}: {module_name} has no {name}.")
     try:
         problem = problem_class()
     except Exception as error:
         raise UserError(f"problem {path}: cannot be made, {one_line(str(error))}") from error
     if not isinstance(problem, Problem):
         raise UserError(f"problem {path}: must be a subclass of Problem; got {type(problem).__name__}.")
+    for attribute in ("name", "steps", "batch_size", "learning_rates", "variants"):
+        if getattr(problem, attribute, None) is None:
+            raise UserError(f"problem {path}: must have the attribute {attribute}.")
     if "plain" not in problem.variants:
         raise UserError(f"problem {path}: must have the variant plain; it has {', '.join(problem.variants)}.")
     return problem

@@ -10,7 +10,11 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from steelyard.files.checks import check_choice
+from steelyard.errors import UserError
+from steelyard.files.checks import brief, check_choice
+
+SEPARATORS = "=;"
+"""Between the entries of a cell of the results."""
 
 
 class Labelled(NamedTuple):
@@ -160,4 +164,7 @@ class Problem(ABC):
         """
         check_choice(f"variant of {self.name}", variant, tuple(self.variants))
         domains = self.draw(generator_for(seed, Stream.SPLIT))
+        for name in domains:
+            if set(name) & set(SEPARATORS):
+                raise UserError(f"{self.name}: a domain must have a name without {SEPARATORS}; got {brief(name)}.")
         return self.variants[variant].apply(domains, generator_for(seed, Stream.SPOILING))

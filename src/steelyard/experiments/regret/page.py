@@ -108,7 +108,8 @@ def problems_table(results: Sequence[TrialResult]) -> SummaryTable:
         headings=(*_NAMES, "method", "seeds", "gain over equal", "gain over equal@best", "regret", "cost"),
         rows=rows,
         note=(
-            "Regret is the score of the best of the sweep minus that of the method; lower is better. Cost is the time "
+            "Regret is the score of the best of the sweep minus that of the method, over the seeds that have a sweep; "
+            "lower is better. Cost is the time "
             "of a training relative to equal weights; that of a sweep is the time of all its trainings."
         ),
     )
@@ -140,7 +141,10 @@ def lost_table(results: Sequence[TrialResult]) -> SummaryTable:
         title="Plain runs that lost a domain",
         headings=("problem", "optimizer", "steps", "method", "share of runs"),
         rows=rows,
-        note="A domain is lost if its share of the update ends below half of an equal share.",
+        note=(
+            "A domain is lost if its share of the update ends below half of an equal share. Without a probe shares are "
+            "not measured, and weights take their place: equal weights never lose a domain here."
+        ),
     )
 
 
@@ -202,6 +206,8 @@ def _audit_text(count: AuditCount) -> str:
     parts = []
     if count.faults:
         parts.append(f"{count.seen} of {count.faults} faults seen")
+    if count.sound:
+        parts.append(f"{count.wrong} of {count.sound} sound domains flagged")
     if count.plain:
         parts.append(f"{count.alarms} of {count.plain} plain runs with a flag")
     return "; ".join(parts) or "nothing to see"

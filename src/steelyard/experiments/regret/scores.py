@@ -95,7 +95,8 @@ def sweep_winners(results: Iterable[TrialResult]) -> dict[Setting, Winner]:
 def _winner(sweeps: Sequence[TrialResult]) -> Winner:
     means = {}
     for member in sweeps[0].sweep:
-        means[member] = fmean(result.sweep[member].clean_validation for result in sweeps)
+        mean = fmean(result.sweep[member].clean_validation for result in sweeps)
+        means[member] = -math.inf if math.isnan(mean) else mean
     best = max(means, key=lambda member: means[member])
     return Winner(best, {result.trial.seed: result.sweep[best].score for result in sweeps})
 

@@ -64,9 +64,16 @@ def is_stackable(problem: Problem, network: nn.Module) -> bool:
         return False
     modules = list(network)
     while modules and not isinstance(modules[0], nn.Linear):
-        if list(modules.pop(0).parameters()):
+        first = modules.pop(0)
+        if list(first.parameters()) or isinstance(first, nn.Dropout):
             return False
-    return bool(modules) and all(isinstance(module, nn.Linear | nn.ReLU) for module in modules)
+    return bool(modules) and all(_is_plain_layer(module) for module in modules)
+
+
+def _is_plain_layer(module: nn.Module) -> bool:
+    if isinstance(module, nn.Linear):
+        return module.bias is not None
+    return isinstance(module, nn.ReLU)
 
 
 def train_stacked(

@@ -56,12 +56,16 @@ class AuditCount:
         seen: Those that have a right flag.
         plain: Runs on plain problems.
         alarms: Those with any flag.
+        sound: Domains without a fault, in runs where others have one.
+        wrong: Those with any flag.
     """
 
     faults: int = 0
     seen: int = 0
     plain: int = 0
     alarms: int = 0
+    sound: int = 0
+    wrong: int = 0
 
     def __add__(self, other: "AuditCount") -> "AuditCount":
         return AuditCount(
@@ -69,6 +73,8 @@ class AuditCount:
             seen=self.seen + other.seen,
             plain=self.plain + other.plain,
             alarms=self.alarms + other.alarms,
+            sound=self.sound + other.sound,
+            wrong=self.wrong + other.wrong,
         )
 
 
@@ -151,10 +157,12 @@ def audit_counts(results: Iterable[TrialResult]) -> dict[Setting, AuditCount]:
 def _audit_count(result: TrialResult, flags: Sequence[tuple[str, str]]) -> AuditCount:
     if result.trial.variant == "plain":
         return AuditCount(plain=1, alarms=min(1, len(flags)))
+    sound = [domain for domain in result.scores if not result.faults.get(domain)]
+    wrong = sum(any(domain == flagged for flagged, _ in flags) for domain in sound)
     faults = seen = 0
     for domain, fault in result.faults.items():
         right = RIGHT_FLAGS.get(fault)
         if right:
             faults += 1
             seen += any((domain, kind) in flags for kind in right)
-    return AuditCount(faults=faults, seen=seen)
+    return AuditCount(faults=faults, seen=seen, sound=len(sound), wrong=wrong)
