@@ -119,7 +119,10 @@ def test_two_processes_share_every_batch(cohort, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--experiment", "thesis"], "experiment must be one of paper, standard, desk, demo, smoke; got thesis"),
+        (
+            ["--experiment", "thesis"],
+            "one of paper, standard, desk, glioma, demo, smoke; got thesis",
+        ),
         (["--method", "Ours"], "method must be of the form"),
         (["--set", "slices.frame.shape=[60,60]"], "model unet cannot take planes of 60×60 pixels"),
         (["--accelerator", "tpu"], "accelerator tpu"),

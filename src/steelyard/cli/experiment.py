@@ -24,7 +24,7 @@ class Experiment(Command):
     """
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DESIGN")]
-    """The design: paper (for GPUs), desk (for two cores) or smoke (minutes)."""
+    """The design: paper (for GPUs), desk or glioma (for two cores) or smoke (minutes)."""
     data: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
     """The output folder of `steelyard preprocess`."""
     out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]

@@ -24,7 +24,7 @@ class Profile(Command):
     data: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
     """The output folder of `steelyard preprocess`."""
     experiment: str = "standard"
-    """The config to start from: paper, standard, desk, demo or smoke."""
+    """The config to start from: paper, standard, desk, glioma, demo or smoke."""
     method: str | None = None
     """The method, as in `steelyard train`."""
     model: str | None = None

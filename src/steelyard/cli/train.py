@@ -28,7 +28,8 @@ class Train(Command):
     run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The folder for the run: new, or of a run that was stopped."""
     experiment: str = "standard"
-    """The config to start from: paper (for a GPU), standard (two cores), desk or demo (minutes), smoke (seconds)."""
+    """The config to start from: paper (for a GPU), standard (two cores), desk, glioma or demo (minutes), smoke
+    (seconds)."""
     method: str | None = None
     """How the domains are weighed: equal, fixed-10-90, greedy-25, conservative-25 (any window), shift-greedy, dwa,
     flair-only, …; the paper's names (F50-T50, Ours-C-25) are read, too."""

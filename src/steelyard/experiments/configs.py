@@ -62,8 +62,14 @@ def desk() -> TrainingConfig:
     return replace(demo(), epochs=12)
 
 
+def glioma() -> TrainingConfig:
+    """`desk` for 73 patients with glioma: square planes, and slices among which every patient's abnormality lies."""
+    choice = SliceChoice(count=20, height=0.6, frame=Frame(shape=(96, 96), pixel_mm=2.0))
+    return replace(desk(), slices=choice, epochs=6)
+
+
 CONFIGS: dict[str, Callable[[], TrainingConfig]] = {
-    function.__name__: function for function in (paper, standard, desk, demo, smoke)
+    function.__name__: function for function in (paper, standard, desk, glioma, demo, smoke)
 }
 """The configs, by name."""
 

@@ -153,6 +153,18 @@ def desk() -> GridConfig:
     return GridConfig(training=configs.desk())
 
 
+def glioma() -> GridConfig:
+    """Patients with glioma, the U-Net of width 8, two repeats; `--set options.norm=instance` for the other network."""
+    names = ("equal", "greedy-25", "conservative-25", "evidence", "fixed-25-75", "fixed-75-25", "flair-only", "t1-only")
+    return GridConfig(
+        training=configs.glioma(),
+        models=("unet",),
+        methods=tuple(map(Method.parse, names)),
+        availability=(None,),
+        repeats=(0, 1),
+    )
+
+
 def smoke() -> GridConfig:
     """Every kind of method on 3 folds; a unit takes seconds and learns next to nothing."""
     return GridConfig(
@@ -166,7 +178,7 @@ def smoke() -> GridConfig:
     )
 
 
-DESIGNS = {"paper": paper, "desk": desk, "smoke": smoke}
+DESIGNS = {"paper": paper, "desk": desk, "glioma": glioma, "smoke": smoke}
 """The designs, by name."""
 
 

@@ -9,7 +9,7 @@ from steelyard.errors import UserError
 from steelyard.imaging.networks import export
 from steelyard.imaging.networks.build import build_network, is_code
 from steelyard.imaging.networks.export import export_onnx
-from steelyard.imaging.networks.paper import Lightweight, UNet, cross_entropy_minus_dice
+from steelyard.imaging.networks.paper import Lightweight, UNet, cross_entropy_minus_dice, soft_dice_loss
 from steelyard.imaging.scans.frame import Frame
 
 
@@ -32,6 +32,29 @@ def test_unet_says_which_sizes_fit():
         UNet(width=1)(torch.randn(1, 1, 30, 32))
 
 
+def test_instance_normalisation_treats_each_slice_by_itself():
+    torch.manual_seed(0)
+    network = build_network("unet", width=2, options={"norm": "instance"})
+    images = torch.randn(3, 1, 32, 32)
+    torch.testing.assert_close(network(images)[1:2], network(images[1:2]))
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in network.modules())
+
+
+def test_a_seed_gives_both_normalisations_the_same_start():
+    starts = []
+    for norm in ("batch", "instance"):
+        torch.manual_seed(0)
+        starts.append(dict(UNet(width=2, norm=norm).named_parameters()))
+    batch, instance = starts
+    assert batch.keys() == instance.keys()
+    assert all(torch.equal(batch[name], instance[name]) for name in batch)
+
+
+def test_other_normalisations_are_refused():
+    with pytest.raises(UserError, match="model unet: norm must be one of batch, instance; got 'layer'"):
+        build_network("unet", width=2, options={"norm": "layer"})
+
+
 def test_starts_from_xavier_with_relu_gain_and_zero_bias():
     convolution = Lightweight(width=32).conv_down[3]
     fan = 9 * (32 + 64)
@@ -48,6 +71,15 @@ def test_loss_by_hand():
     entropy = -(torch.log(torch.tensor(0.8)) + torch.log(torch.tensor(0.6))) / 2
     expected = entropy - 2 * 0.8 / (1 + 1.2)
     assert cross_entropy_minus_dice(logits, targets).item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_soft_dice_loss_by_hand_and_within_its_bounds():
+    probabilities = torch.tensor([[0.8, 0.4]])
+    logits = torch.log(probabilities / (1 - probabilities))
+    assert soft_dice_loss(logits, torch.tensor([[1, 0]])).item() == pytest.approx(1 - 2 * 0.8 / (1 + 1.2), rel=1e-6)
+    for masks in (torch.zeros(1, 4), torch.ones(1, 4)):
+        for level in (-1e4, 0.0, 1e4):
+            assert 0 <= soft_dice_loss(torch.full((1, 4), level), masks) <= 1
 
 
 def test_loss_sums_over_the_whole_batch():

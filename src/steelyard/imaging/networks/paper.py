@@ -3,13 +3,15 @@
 Reference: Sicilia et al., Multi-Domain Learning by Meta-Learning, ISBI 2021.
 """
 
-from typing import final
+from typing import Literal, final, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from steelyard.files.checks import check_whole
+from steelyard.files.checks import check_choice, check_whole
+
+Norm = Literal["batch", "instance"]
 
 _MOST = 100_000  # features of a level
 
@@ -23,29 +25,31 @@ class UNet(nn.Module):
     Args:
         channels: Of the input.
         width: Features at the first level; the paper's is 64.
+        norm: `batch` normalisation as in the paper, or `instance` normalisation, which treats each slice by itself.
 
     >>> sum(parameter.numel() for parameter in UNet().parameters())
     14787777
     """
 
-    def __init__(self, channels: int = 1, *, width: int = 64) -> None:
+    def __init__(self, channels: int = 1, *, width: int = 64, norm: Norm = "batch") -> None:
         super().__init__()
         check_whole("channels", channels, 1, _MOST)
         check_whole("width", width, 1, _MOST)
+        check_choice("norm", norm, get_args(Norm))
         # Features of each level, from the full resolution to the lowest and back.
         down = [width, 2 * width, 4 * width, 8 * width, 8 * width]
         up = [4 * width, 2 * width, width, width]
         self.encoder = nn.ModuleList()
         features = channels
         for outputs in down:
-            self.encoder.append(_level(features, outputs))
+            self.encoder.append(_level(features, outputs, norm))
             features = outputs
         self.pool = nn.MaxPool2d(2)
         self.enlarge = nn.ModuleList()
         self.decoder = nn.ModuleList()
         for skip, outputs in zip(reversed(down[:-1]), up, strict=True):
             self.enlarge.append(nn.ConvTranspose2d(features, features, 2, stride=2))
-            self.decoder.append(_level(skip + features, outputs))
+            self.decoder.append(_level(skip + features, outputs, norm))
             features = outputs
         self.output = nn.Conv2d(width, 1, 1)
         _initialise(self)
@@ -113,20 +117,40 @@ def cross_entropy_minus_dice(logits: Tensor, targets: Tensor) -> Tensor:
     -1.0
     """
     targets = targets.to(logits.dtype)
+    return binary_cross_entropy_with_logits(logits, targets) - _soft_dice(logits, targets)
+
+
+def soft_dice_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """One minus soft Dice, 1 − 2 yᵀp / (Σy + Σp), with the sums over the whole batch; lies between 0 and 1.
+
+    A batch without lesions scores 1 whatever the network does, so it tells nothing about a change of the network.
+
+    >>> round(soft_dice_loss(torch.tensor([[20.0, -20.0]]), torch.tensor([[1.0, 0.0]])).item(), 4)
+    0.0
+    """
+    return 1 - _soft_dice(logits, targets.to(logits.dtype))
+
+
+def _soft_dice(logits: Tensor, targets: Tensor) -> Tensor:
     probabilities = logits.sigmoid()
-    overlap = 2 * (targets * probabilities).sum() / (targets.sum() + probabilities.sum()).clamp(min=1e-8)
-    return binary_cross_entropy_with_logits(logits, targets) - overlap
+    return 2 * (targets * probabilities).sum() / (targets.sum() + probabilities.sum()).clamp(min=1e-8)
 
 
-def _level(inputs: int, outputs: int) -> nn.Sequential:
+def _level(inputs: int, outputs: int, norm: Norm) -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, 3, padding=1),
-        nn.BatchNorm2d(outputs),
+        _normalisation(outputs, norm),
         nn.ReLU(inplace=True),
         nn.Conv2d(outputs, outputs, 3, padding=1),
-        nn.BatchNorm2d(outputs),
+        _normalisation(outputs, norm),
         nn.ReLU(inplace=True),
     )
+
+
+def _normalisation(features: int, norm: Norm) -> nn.Module:
+    if norm == "instance":
+        return nn.InstanceNorm2d(features, affine=True)
+    return nn.BatchNorm2d(features)
 
 
 def _block(convolution: nn.Conv2d | nn.ConvTranspose2d) -> tuple[nn.Module, ...]:

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar, get_args
 from steelyard.errors import UserError
 from steelyard.files.checks import brief, check_choice, check_kind, check_number, check_whole, is_name
 from steelyard.files.records import parse_json
+from steelyard.imaging.runs.mask_shift import MaskShift
 from steelyard.imaging.runs.method import EQUAL, Method
 from steelyard.imaging.runs.method_kinds import MetaTest
 from steelyard.imaging.runs.slice_settings import Augmentation, SliceChoice
@@ -40,6 +41,8 @@ class TrainingConfig:
         batch_size: Slices per step, over all domains and processes.
         mixing: `random` batches from all slices, or `balanced` ones with equally many of each domain.
         augmentation: How slices are changed at random; `None` leaves them unchanged.
+        mask_shift: Domains that learn from wrong masks, for experiments about bad labels; `None` leaves all masks
+            unchanged. Training and validation masks are shifted, test masks never.
         optimizer: `sgd` with momentum, or `adamw`.
         learning_rate: At the start, or the highest of a one-cycle schedule.
         momentum: Of SGD.
@@ -67,6 +70,7 @@ class TrainingConfig:
     batch_size: int = 8
     mixing: Mixing = "random"
     augmentation: Augmentation | None = field(default_factory=Augmentation)
+    mask_shift: MaskShift | None = None
     optimizer: Rule = "sgd"
     learning_rate: float = 0.01
     momentum: float = 0.9
@@ -98,6 +102,9 @@ class TrainingConfig:
         if self.augmentation is not None:
             check_kind("augmentation", self.augmentation, Augmentation)
         self._check_domains()
+        if self.mask_shift is not None:
+            check_kind("mask_shift", self.mask_shift, MaskShift)
+            self.mask_shift.check_domains(self.domains)
         self._parse_method()
 
     def _check_domains(self) -> None:
@@ -137,6 +144,8 @@ class TrainingConfig:
         settings = dict(content)
         if settings.get("augmentation") is not None:
             settings["augmentation"] = _build(Augmentation, settings["augmentation"])
+        if settings.get("mask_shift") is not None:
+            settings["mask_shift"] = _build(MaskShift, settings["mask_shift"])
         if isinstance(settings.get("slices"), Mapping):
             choice = dict(settings["slices"])
             choice["frame"] = _build(Frame, choice.get("frame", {}))

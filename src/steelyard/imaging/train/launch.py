@@ -1,7 +1,7 @@
 """From data and a config to a finished run folder, in one process or several."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -117,11 +117,24 @@ def prepare_training(job: TrainingJob, fabric: Fabric) -> Start:
     """
     config = job.config
     torch.set_num_threads(config.threads)
-    train_slices = job.slices.part(job.split, "train", config.trained)
-    validation_slices = job.slices.part(job.split, "validate", config.trained)
+    generator = torch.Generator().manual_seed(config.seed)  # all methods of a seed learn from the same masks
+    train_slices = _slices_of(job, "train", generator)
+    validation_slices = _slices_of(job, "validate", generator)
     state = TrainingState(config, fabric, steps=steps_per_epoch(train_slices, config))
     _try_network(state.network, train_slices, config.model)
     return state, train_slices, validation_slices
+
+
+def _slices_of(job: TrainingJob, part: str, generator: torch.Generator) -> SlicesByDomain:
+    """Return the slices of a part of the split, with wrong masks where the config asks for them."""
+    slices = job.slices.part(job.split, part, job.config.trained)
+    mask_shift = job.config.mask_shift
+    if mask_shift is not None:
+        for domain in mask_shift.domains:
+            if domain in slices:
+                shifted = mask_shift(slices[domain].masks, generator=generator)
+                slices[domain] = replace(slices[domain], masks=shifted)
+    return slices
 
 
 def _check_folder(run: RunWriter, job: TrainingJob) -> None:

@@ -11,7 +11,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import OneCycleLR
 
 from steelyard.imaging.networks.build import build_network
-from steelyard.imaging.networks.paper import cross_entropy_minus_dice
+from steelyard.imaging.networks.paper import cross_entropy_minus_dice, soft_dice_loss
 from steelyard.imaging.runs.config import TrainingConfig
 from steelyard.imaging.train.method_parts import make_probe, make_weighting
 from steelyard.probing.vote_probe import VoteProbe
@@ -119,7 +119,9 @@ def _make_optimizer(config: TrainingConfig, network: nn.Module) -> Optimizer:
 def _make_balancer(config: TrainingConfig) -> Balancer:
     weighting = make_weighting(config.method, config.trained, prior=config.prior)
     probe = make_probe(config.method, meta_test=config.meta_test, every=config.every)
-    return Balancer(config.trained, loss=cross_entropy_minus_dice, weighting=weighting, probe=probe)
+    # The loss goes down to −1, so `evidence` cannot bound it and is judged by the bounded part that is reported, Dice.
+    judge = soft_dice_loss if config.method.kind == "evidence" else None
+    return Balancer(config.trained, loss=cross_entropy_minus_dice, judge=judge, weighting=weighting, probe=probe)
 
 
 def _make_cycle(config: TrainingConfig, optimizer: Optimizer, steps: int) -> OneCycleLR | None:
