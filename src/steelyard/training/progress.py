@@ -28,7 +28,7 @@ class Progress(FullPrecision):
     """Each domain's loss at its first vote; 0 before."""
     running: Tensor
     """The running mean of each domain's loss, and the sum of the factors in it."""
-    kept: Tensor
+    early_running: Tensor
     """The same at the early moment; zeros before."""
     votes: Tensor
     """The number of votes so far."""
@@ -37,13 +37,13 @@ class Progress(FullPrecision):
         super().__init__()
         self.register_buffer("first", torch.zeros(domains, dtype=torch.float64))
         self.register_buffer("running", torch.zeros(2, domains, dtype=torch.float64))
-        self.register_buffer("kept", torch.zeros(2, domains, dtype=torch.float64))
+        self.register_buffer("early_running", torch.zeros(2, domains, dtype=torch.float64))
         self.register_buffer("votes", torch.zeros((), dtype=torch.long))
 
     @property
     def is_over(self) -> bool:
         """Whether the early moment has come."""
-        return bool(self.kept.any())
+        return bool(self.early_running.any())
 
     @property
     def remaining(self) -> Tensor:
@@ -51,15 +51,15 @@ class Progress(FullPrecision):
 
         NaN for a domain that had no vote by then, or whose first loss was not above 0.
         """
-        means, factors = self.kept if self.is_over else self.running
-        known = (factors > 0) & (self.first > 0)
-        return torch.where(known, means / factors / self.first, torch.nan)
+        means, factors = self.early_running if self.is_over else self.running
+        has_level = (factors > 0) & (self.first > 0)
+        return torch.where(has_level, means / factors / self.first, torch.nan)
 
     @property
     def of_the_better_half(self) -> float:
         """The mean of `remaining` over the better half of the domains; NaN if nothing is known."""
-        known = self.remaining[~self.remaining.isnan()].sort().values
-        return float(known[: (len(known) + 1) // 2].mean())
+        parts = self.remaining[~self.remaining.isnan()].sort().values
+        return float(parts[: (len(parts) + 1) // 2].mean())
 
     def observe(self, losses: Tensor) -> bool:
         """Take in the losses of a vote, NaN for absent domains; return whether the early moment has come with it."""
@@ -71,5 +71,5 @@ class Progress(FullPrecision):
         self.votes += 1
         if self.is_over or int(self.votes) < FEWEST_VOTES or not self.of_the_better_half <= _HALVED:
             return False
-        self.kept.copy_(self.running)
+        self.early_running.copy_(self.running)
         return True

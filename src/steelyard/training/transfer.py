@@ -77,8 +77,8 @@ class Transfer(FullPrecision):
         Then the steps are at fault, not a domain: batch normalisation that saw one domain alone, or samples that were
         memorised. Which domain harms least says nothing about its worth.
         """
-        shown = self.given > _SHOWN * _standard_error(self.moments)[:, -2]
-        return 2 * int(shown.sum()) > len(self.importance)
+        harmful_domains = self.given > _SHOWN * _standard_error(self.moments)[:, -2]
+        return 2 * int(harmful_domains.sum()) > len(self.importance)
 
     @property
     def early(self) -> Tensor:
