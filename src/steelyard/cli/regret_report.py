@@ -13,7 +13,7 @@ from steelyard.report.html.page import Report
 from steelyard.report.tables.table import PageTable
 
 REPORT = "report.html"
-_FEATURED = ("evidence", "evidence-task", "greedy-25", BEST_RATE, SWEEP)
+_FEATURED = ("evidence", "evidence-distrust", "greedy-25", BEST_RATE, SWEEP)
 _MOST_METHODS = 5  # in a figure; more would not be told apart
 _CAPTION = (
     "Gain over equal weights at the problem's own learning rate, with 95 % intervals over paired seeds (none for a "
@@ -54,8 +54,9 @@ def _shown_methods(estimates: Mapping[Setting, Estimate]) -> list[str]:
 
 def _answer(pooled: Mapping[str, Pooled]) -> list[str]:
     sentences = []
-    for method, result in pooled.items():
-        if method in _FEATURED:
-            problems = "1 problem" if result.gain.count == 1 else f"{result.gain.count} problems"
-            sentences.append(f"{method}: {result.gain} over equal weights, the mean of {problems}.")
+    for method in _FEATURED:
+        if method in pooled:
+            gain = pooled[method].gain
+            problems = "of 1 problem" if gain.count == 1 else f"and interval over {gain.count} problems"
+            sentences.append(f"{method}: {gain} over equal weights, the mean {problems}.")
     return sentences or ["No method was compared with equal weights on the same seeds."]
