@@ -14,6 +14,7 @@ def audit_of(names, transfer, standard_error=1e-4, *, flags=()):
             weight=1 / len(names),
             share=1 / len(names),
             loss_scale=1.0,
+            remaining=0.5,
             own=transfer[number][number],
             given=2e-4,
             received=nan,

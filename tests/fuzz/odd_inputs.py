@@ -117,6 +117,7 @@ def commands(material: Material, out: Path) -> tuple[Words, ...]:
         ("agreement", out, data),
         ("benchmark", out, "--rounds", "2"),
         ("profile", data, "--experiment", "smoke", "--folds", "4", "--json", out),
+        ("regret", out, "--smallest", "--steps", "1", "--methods", "equal", "evidence"),
         ("demo", out, "--subjects", "1"),
         ("train", data, out.with_name("new"), *TRAINING, "--cache", out),
     )

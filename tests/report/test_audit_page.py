@@ -41,7 +41,7 @@ def test_a_run_that_voted_has_an_audit_on_its_page(records):
     page = render_report(report)
     assert '<section id="audit"><h2>Audit: who helps whom</h2>' in page
     assert 'id="figure-transfer"' in page
-    assert "fewer than 100 votes, too few to judge transfer by" in page
+    assert "fewer than 30 votes, too few to judge transfer by" in page
     plain = assemble([run for run in records if run.audit is None], title="T", lead="L")
     assert plain.audits == []
     assert "Audit" not in render_report(plain)
@@ -51,10 +51,10 @@ def test_the_table_and_the_flags_say_what_was_measured(records):
     audit = audit_of(("flair", "t1"), MATRIX, flags=[harmful("t1")])
     report, page = page_of(records[0], audit)
     (part,) = report.audits
-    assert list(part.table.headings[:7]) == [
-        *("domain", "weight", "share", "loss scale", "own", "to others", "from others")
+    assert list(part.table.headings[:8]) == [
+        *("domain", "weight", "share", "loss scale", "loss left", "own", "to others", "from others")
     ]
-    assert part.table.rows[1][1:7] == ["0.500", "0.500", "1.00", "−1.00e−03", "+2.00e−04", "–"]
+    assert part.table.rows[1][1:8] == ["0.500", "0.500", "1.00", "50%", "−1.00e−03", "+2.00e−04", "–"]
     assert "<strong>T1: harms others.</strong> Its steps make the others worse" in page
     assert "No domain is flagged" not in page
     _, without = page_of(records[0], audit_of(("flair", "t1"), MATRIX))

@@ -12,6 +12,7 @@ _SPREAD_RATE = 0.05  # by which the spreads of scores follow a new vote
 _NORM_RATE = 0.01  # by which the sizes of gradients do
 _OUTLIER = 3.0  # a ratio of gradients' sizes to their median above this, or below its inverse, is an outlier's
 _SHOWN = 2.0  # standard errors of the mean
+_FEWEST_VOTES = 10  # before a standard error says anything
 _LARGEST_RATIO = 1000.0  # of gradients' sizes to their median that is still made up for
 
 
@@ -77,7 +78,8 @@ class Transfer(FullPrecision):
         Then the steps are at fault, not a domain: batch normalisation that saw one domain alone, or samples that were
         memorised. Which domain harms least says nothing about its worth.
         """
-        harmful_domains = self.given > _SHOWN * _standard_error(self.moments)[:, -2]
+        enough = self.moments[0][:, -2] >= _FEWEST_VOTES
+        harmful_domains = enough & (self.given > _SHOWN * _standard_error(self.moments)[:, -2])
         return 2 * int(harmful_domains.sum()) > len(self.importance)
 
     @property
