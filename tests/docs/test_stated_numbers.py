@@ -54,7 +54,7 @@ def test_the_page_states_what_is_lost_as_measured():
 def test_the_page_states_the_trials_as_they_ended():
     page = (DOCS / "does_it_pay.md").read_text()
     results = list(read_trials(DOCS / "regret.csv").values())
-    methods = ("evidence", "evidence-distrust", "sweep")
+    methods = ("evidence", "evidence-distrust")
     assert results
     page_again = with_measured(page, "regret", f"\n{wide_table(results, methods)}\n")
     assert page == with_measured(page_again, "audit", f"\n{audit_table(results)}\n")
