@@ -9,7 +9,7 @@ from torch.nn.functional import mse_loss
 
 import steelyard as sy
 from steelyard.training.audit import audit_domains
-from steelyard.training.progress import Progress
+from steelyard.training.judging import Progress
 from steelyard.training.transfer import Transfer
 from toys import batch, smooth, take_step
 

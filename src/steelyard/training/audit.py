@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from steelyard.training.judging import FEWEST_VOTES, Progress
 from steelyard.training.noise import beyond_doubt, noisy_domains
-from steelyard.training.progress import FEWEST_VOTES, Progress
 from steelyard.training.transfer import Transfer
 
 Kind = Literal["noisy labels", "harms others", "out of scale", "starved"]

@@ -5,7 +5,7 @@ from statistics import NormalDist
 import torch
 from torch import Tensor
 
-from steelyard.training.progress import FEWEST_VOTES, Progress
+from steelyard.training.judging import FEWEST_VOTES, Progress
 from steelyard.training.transfer import Transfer
 
 _LEVEL = 0.01  # of an error, for all domains and both questions about transfer together

@@ -10,9 +10,8 @@ from steelyard.measurement import Measurement, Statistic
 from steelyard.probing import Finding
 from steelyard.training.arguments import checked_importance
 from steelyard.training.domain_losses import Judge
-from steelyard.training.judging import Judging
+from steelyard.training.judging import Judging, Progress
 from steelyard.training.noise import noisy_domains
-from steelyard.training.progress import Progress
 from steelyard.training.transfer import Transfer
 from steelyard.weighting import Evidence, Weighting
 

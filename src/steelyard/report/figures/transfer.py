@@ -35,8 +35,8 @@ def transfer_figure(audit: Audit | Mapping[str, Any], *, name: str = "transfer")
         UserError: A dict is not that of an audit.
 
     >>> from steelyard.training.audit import DomainAudit
-    >>> numbers = {"weight": 0.5, "share": 0.5, "loss_scale": 1.0, "own": 0, "given": 0, "received": 0, "presence": 1.0}
-    >>> domains = tuple(DomainAudit(name=name, votes=9, **numbers) for name in ("a", "b"))
+    >>> names = ("weight", "share", "loss_scale", "remaining", "own", "given", "received", "presence")
+    >>> domains = tuple(DomainAudit(name=name, votes=9, **dict.fromkeys(names, 0.5)) for name in ("a", "b"))
     >>> errors = ((1e-4, 1e-4), (1e-4, 1e-4))
     >>> audit = Audit(domains=domains, transfer=((-3e-3, 1e-3), (0.0, -2e-3)), standard_error=errors, flags=())
     >>> transfer_figure(audit).panels[0].title

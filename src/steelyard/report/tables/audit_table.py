@@ -5,7 +5,7 @@ from math import isfinite
 from steelyard.report.data.names import domain_title
 from steelyard.report.tables.table import PageTable
 from steelyard.training.audit import Audit
-from steelyard.training.progress import FEWEST_VOTES
+from steelyard.training.judging import FEWEST_VOTES
 
 _NO_NUMBER = "–"
 _HEADINGS = (
