@@ -5,6 +5,7 @@ from importlib import import_module
 from pathlib import Path
 
 from steelyard.errors import UserError, one_line
+from steelyard.experiments.problems.curves import Curves
 from steelyard.experiments.problems.digits import Digits
 from steelyard.experiments.problems.heart import Heart
 from steelyard.experiments.problems.phantoms import Phantoms
@@ -17,6 +18,7 @@ EMBEDDED: dict[str, Callable[[Folders], Problem]] = {
     "digits": lambda _: Digits(),
     "digits-norm": lambda _: Digits("digits-norm", batch_norm=True),
     "wine": lambda _: Wine(),
+    "curves": lambda _: Curves(),
     "phantoms": lambda folders: Phantoms(folders.cache),
 }
 """Problems whose samples come with scikit-learn, or are simulated."""

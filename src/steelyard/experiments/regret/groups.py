@@ -75,6 +75,7 @@ class Block:
 GROUPS: dict[str, tuple[Block, ...]] = {
     "choosing": (
         Block(problem="digits", seeds=(100, 120)),
+        Block(problem="curves", seeds=(100, 120)),
         Block(problem="reviews-4", seeds=(100, 120), sweep_seeds=5),
     ),
     "confirming": (
