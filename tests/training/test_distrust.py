@@ -1,4 +1,4 @@
-"""With `noisy_share`, a domain whose labels look noisy gets part of its share and takes no part in votes."""
+"""A domain whose labels look noisy loses its share step by step, judges nobody, and is trusted again if it learns."""
 
 import math
 
@@ -14,11 +14,12 @@ from steelyard.weighting import Evidence
 NAMES = ("a", "b", "c")
 NOTHING_LEARNED = (0.2, 0.2, 1.0)
 LEARNED = (0.2, 0.2, 0.3)
+EARLY = 30  # the step at which the better half has begun to learn: the fewest votes that say anything
 
 
-def vote(valuation, losses, *, seed):
+def vote(valuation, losses, *, step):
     """A vote with random scores."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(step)
     scores = Scores(
         after=torch.rand(4, 3, generator=generator, dtype=torch.float64),
         before=torch.full((3,), math.nan, dtype=torch.float64),
@@ -26,60 +27,92 @@ def vote(valuation, losses, *, seed):
         gradient_norms=torch.ones(3, dtype=torch.float64),
     )
     finding = Finding(Measurement.of(torch.zeros(3, dtype=torch.float64)), scores=scores)
-    return valuation.measurement(finding), scores
+    return valuation.measurement(finding, step), scores
 
 
-def new_valuation(noisy_share=0.1, importance=None):
-    return Valuation(NAMES, Evidence(noisy_share=noisy_share), judge="loss", importance=importance)
+def new_valuation(importance=None, **settings):
+    return Valuation(NAMES, Evidence(**settings), judge="loss", importance=importance)
 
 
-def valuation_after(losses, *, votes=60, **settings):
+def valuation_after(losses, *, steps, **settings):
     """What was measured while the losses fell from 1 to these."""
     valuation = new_valuation(**settings)
-    vote(valuation, (1.0, 1.0, 1.0), seed=0)
-    for number in range(1, votes):
-        vote(valuation, losses, seed=number)
+    vote(valuation, (1.0, 1.0, 1.0), step=1)
+    for step in range(2, steps + 1):
+        vote(valuation, losses, step=step)
     return valuation
 
 
-def test_a_domain_that_learned_nothing_gets_a_tenth_of_its_share():
-    valuation = valuation_after(NOTHING_LEARNED)
-    assert valuation.noisy.tolist() == [False, False, True]
-    assert valuation.weights_for([1 / 3] * 3) == pytest.approx([10 / 21, 10 / 21, 1 / 21])
+def part_of_c(valuation):
+    """What domain c keeps of its share, as a part of what a keeps."""
+    weights = valuation.weights_for([1 / 3] * 3)
+    return weights[2] / weights[0]
 
 
-def test_by_default_the_audit_says_it_and_the_weights_do_not_follow():
-    valuation = valuation_after(NOTHING_LEARNED, noisy_share=1.0)
-    assert valuation.noisy.tolist() == [False, False, True]
-    assert valuation.weights_for([1 / 3] * 3) == pytest.approx([1 / 3] * 3)
-    assert Evidence().noisy_share == 1.0
+@pytest.mark.parametrize(
+    ("steps", "part"), [(EARLY, 1), (3 * EARLY, 1), (6 * EARLY, 1 / 2), (12 * EARLY, 1 / 4), (40 * EARLY, 1 / 10)]
+)
+def test_a_domain_that_learns_nothing_loses_its_share_step_by_step(steps, part):
+    valuation = valuation_after(NOTHING_LEARNED, steps=steps)
+    assert valuation.suspects.suspected.tolist() == [False, False, True]
+    assert valuation.suspects.look_noisy.tolist() == [False, False, steps >= 3 * EARLY]
+    assert part_of_c(valuation) == pytest.approx(part)
+    assert sum(valuation.weights_for([1 / 3] * 3)) == pytest.approx(1)
 
 
-def test_the_only_domain_that_matters_is_not_distrusted():
-    valuation = valuation_after(NOTHING_LEARNED, importance={"a": 0.0, "b": 0.0, "c": 1.0})
-    assert valuation.noisy.tolist() == [False, False, True]
+def test_time_is_counted_in_steps_where_few_of_them_have_votes():
+    valuation = valuation_after(NOTHING_LEARNED, steps=EARLY)
+    vote(valuation, NOTHING_LEARNED, step=6 * EARLY)
+    assert part_of_c(valuation) == pytest.approx(1 / 2)
+
+
+@pytest.mark.parametrize("steps", [2 * EARLY, 12 * EARLY])
+def test_a_domain_that_learns_late_is_trusted_again(steps):
+    """The audit remembers what it looked like when the patience ended."""
+    valuation = valuation_after(NOTHING_LEARNED, steps=steps)
+    for step in range(steps + 1, steps + 40):
+        vote(valuation, LEARNED, step=step)
+    for step in range(steps + 40, steps + 100):  # and stays so, whatever its loss does later
+        vote(valuation, NOTHING_LEARNED, step=step)
+    assert not valuation.suspects.suspected.any()
+    assert part_of_c(valuation) == 1
+    assert valuation.suspects.look_noisy.tolist() == [False, False, steps >= 3 * EARLY]
+
+
+def test_with_a_share_of_one_the_audit_says_it_and_the_weights_do_not_follow():
+    valuation = valuation_after(NOTHING_LEARNED, steps=12 * EARLY, noisy_share=1.0)
+    assert valuation.suspects.look_noisy.tolist() == [False, False, True]
+    assert part_of_c(valuation) == 1
     assert not valuation.distrusted.any()
 
 
+def test_the_only_domain_that_matters_is_not_distrusted():
+    valuation = valuation_after(NOTHING_LEARNED, steps=12 * EARLY, importance={"a": 0.0, "b": 0.0, "c": 1.0})
+    assert valuation.suspects.suspected.tolist() == [False, False, True]
+    assert not valuation.distrusted.any()
+    assert part_of_c(valuation) == 1
+
+
 def test_domains_that_learned_keep_their_shares():
-    valuation = valuation_after(LEARNED)
-    assert not valuation.noisy.any()
+    valuation = valuation_after(LEARNED, steps=12 * EARLY)
+    assert not valuation.suspects.suspected.any()
     assert valuation.weights_for([0.5, 0.3, 0.2]) == pytest.approx([0.5, 0.3, 0.2])
 
 
-def test_nothing_is_distrusted_before_the_early_moment():
-    valuation = valuation_after((0.6, 0.6, 1.0))  # the better half has not halved its losses yet
-    assert not valuation.noisy.any()
+def test_nobody_is_suspected_while_nobody_learns():
+    valuation = valuation_after((0.8, 0.8, 1.0), steps=12 * EARLY)
+    assert not valuation.suspects.suspected.any()
 
 
 def test_scores_on_noisy_labels_judge_nobody():
     """The worth of steps is the same whatever they do to the noisy domain."""
     worths = []
     for change in (0.0, 5.0):
-        valuation = valuation_after(NOTHING_LEARNED)
-        _, scores = vote(new_valuation(), (0.2, 0.2, 1.0), seed=99)
+        valuation = valuation_after(NOTHING_LEARNED, steps=2 * EARLY)
+        _, scores = vote(new_valuation(), NOTHING_LEARNED, step=99)
         scores.after[0, 2] += change
-        measurement = valuation.measurement(Finding(Measurement.of(torch.zeros(3, dtype=torch.float64)), scores=scores))
+        finding = Finding(Measurement.of(torch.zeros(3, dtype=torch.float64)), scores=scores)
+        measurement = valuation.measurement(finding, 2 * EARLY + 1)
         assert measurement.present.tolist() == [True, True, False]
         worths.append(measurement.values[:2])
     assert torch.equal(*worths)
@@ -92,9 +125,10 @@ def test_refuses_a_share_that_is_none(noisy_share):
 
 
 def test_distrust_is_part_of_a_checkpoint():
-    valuation = valuation_after(NOTHING_LEARNED)
+    valuation = valuation_after(NOTHING_LEARNED, steps=12 * EARLY)
     other = new_valuation()
     other.load_state_dict(valuation.state_dict())
-    assert other.noisy.tolist() == [False, False, True]
+    assert part_of_c(other) == pytest.approx(1 / 4)
+    assert other.suspects.look_noisy.tolist() == [False, False, True]
     assert torch.equal(other.progress.remaining, valuation.progress.remaining)
     assert torch.equal(other.transfer.early, valuation.transfer.early)

@@ -72,7 +72,7 @@ def test_mean_standard_error_and_count_over_votes():
             values = expected_given[:, row, others].nansum(1)
         assert transfer.given[row].item() == pytest.approx(values.mean().item(), rel=1e-12)
         error = values.std().item() / len(values) ** 0.5
-        assert transfer.early[1, row].item() == pytest.approx(values.mean().item() / error, rel=1e-12)
+        assert transfer.early[0, row].item() == pytest.approx(values.mean().item() / error, rel=1e-12)
 
 
 def test_one_vote_has_a_mean_and_no_error():
@@ -84,14 +84,32 @@ def test_one_vote_has_a_mean_and_no_error():
 
 def test_what_a_step_is_worth_by_hand():
     transfer = Transfer([0.25, 0.75])
-    first = transfer.observe(table([[1.0, 10.0], [3.0, 50.0], [0.0, 0.0]]), ones(2))
+    first = transfer.observe(table([[1.0, 10.0], [3.0, 50.0], [5.0, 60.0]]), ones(2))
     # The spreads are 1 and 20: the first vote's own.
-    assert first.values.tolist() == pytest.approx([0.25 * 1 + 0.75 * 0.5, 0.25 * 3 + 0.75 * 2.5])
+    assert first.values.tolist() == pytest.approx([0.25 * -4 + 0.75 * -2.5, 0.25 * -2 + 0.75 * -0.5])
     second = transfer.observe(table([[9.0, 0.0], [9.0, 20.0], [9.0, 0.0]]), ones(2))
-    # Running means of the variances, in which the first vote's factor is 0.95 · 0.05 and the second's 0.05.
-    spread = math.sqrt((0.95 * 400 + 100) / 1.95)
-    assert second.values.tolist() == pytest.approx([0.0, 0.75 * 20 / spread])
+    # Running means of the variances, in which the first vote's factor is 0.95 · 0.05 and the second's 0.05. The mean of
+    # what the second domain does to itself is +5 now: it harms itself, which does not count.
+    assert second.values.tolist() == pytest.approx([0.0, 0.0])
     assert second.present.tolist() == [True, True]
+    third = transfer.observe(table([[9.0, 20.0], [9.0, -30.0], [9.0, 0.0]]), ones(2))
+    spread = math.sqrt((0.95**2 * 400 + 0.95 * 100 + 625) / (0.95**2 + 0.95 + 1))
+    assert third.values.tolist() == pytest.approx([0.75 * 20 / spread, 0.75 * -30 / spread])
+
+
+def test_harm_to_oneself_does_not_count():
+    """So it is with samples that were memorised: what helps one half of them harms the other."""
+    judged = random_tables(1)[0]
+    worths = []
+    for own in (0.5, 50.0):
+        transfer = Transfer([1 / 3] * 3)
+        transfer.spreads.fill_(1.0)
+        judged[0, 0] = judged[-1, 0] + own
+        worths.append(transfer.observe(judged, ones()).values[0])
+    changes = judged[0] - judged[-1]
+    spreads = transfer.spreads[0].sqrt()
+    torch.testing.assert_close(worths[1], (changes[1:] / 3 / spreads[1:]).sum())
+    torch.testing.assert_close(worths[0], worths[1])
 
 
 def test_what_is_common_to_all_steps_is_no_help():
@@ -117,6 +135,7 @@ def test_no_column_counts_for_more_because_its_scores_vary_more():
 def test_a_column_that_says_nothing_is_left_out(column):
     judged = random_tables(1)[0]
     judged[:, 1] = table(column)
+    judged[-1, [0, 2]] = 10.0  # so that every step helps
     worth = Transfer([0.2, 0.6, 0.2]).observe(judged, ones())
     assert worth.present.all()
     scaled = (judged[:-1] - judged[-1])[:, [0, 2]]
@@ -230,7 +249,7 @@ def test_counted_votes_compare_steps_by_scores_that_were_measured_after_each():
     balancer = balancer_of({"a": 1, "b": 1, "c": 1}, probe=sy.InnerLoop(), weighting=sy.DirichletVote())
     after = table([[5.0, 1.0, NAN], [6.0, 2.0, 7.0], [NAN, 3.0, 8.0], [5.0, 4.0, 7.0]])
     scores = Scores(after=after, before=table([NAN] * 3), losses=ones(), gradient_norms=ones())
-    measurement = balancer.valuation.measurement(Finding(sy.Measurement.of(ones()), scores=scores))
+    measurement = balancer.valuation.measurement(Finding(sy.Measurement.of(ones()), scores=scores), 1)
     assert measurement.values.tolist() == [1.0, 2.0, 3.0]
 
 

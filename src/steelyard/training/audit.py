@@ -7,7 +7,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from steelyard.training.judging import FEWEST_VOTES, Progress
-from steelyard.training.noise import beyond_doubt, noisy_domains
+from steelyard.training.noise import Suspects, beyond_doubt
 from steelyard.training.transfer import Transfer
 
 Kind = Literal["noisy labels", "harms others", "out of scale", "starved"]
@@ -41,8 +41,7 @@ class DomainAudit:
         weight: of its loss now.
         share: of the update now.
         loss_scale: the largest size of its gradients relative to the median, by which the units of its loss show.
-        remaining: the part of its first loss that was left when the better half of the domains had halved theirs; until
-            then, that is left now.
+        remaining: the part of its first loss that is left.
         own: what its steps do to itself, on samples that the step was not taken from.
         given: what its steps do to the others, weighted by importance.
         received: what the others' steps do to it, on average.
@@ -126,6 +125,7 @@ def audit_domains(
     domains: Sequence[str],
     transfer: Transfer,
     progress: Progress,
+    suspects: Suspects,
     *,
     weights: Mapping[str, float],
     shares: Mapping[str, float],
@@ -137,6 +137,7 @@ def audit_domains(
         domains: their names.
         transfer: what was measured.
         progress: how far the losses have fallen.
+        suspects: which domains did not learn.
         weights: of the losses now.
         shares: of the update now.
         presences: for each domain the part of the batches that hold samples of it.
@@ -160,9 +161,8 @@ def audit_domains(
             votes=int(transfer.count[number].max()),
         )
         entries.append(entry)
-    early = transfer.early.cpu()
-    flags = _noise_flags(entries, noisy_domains(transfer, progress).tolist(), early)
-    flags += _harm_flags(entries, early)
+    flags = _noise_flags(entries, suspects)
+    flags += _harm_flags(entries, transfer.early.cpu())
     flags += _size_flags(entries)
     return Audit(
         domains=tuple(entries),
@@ -172,14 +172,15 @@ def audit_domains(
     )
 
 
-def _noise_flags(entries: Sequence[DomainAudit], noisy: Sequence[bool], early: Tensor) -> list[Flag]:
-    """Domains whose labels look noisy, with what their steps do to themselves in the first row of `early`."""
+def _noise_flags(entries: Sequence[DomainAudit], suspects: Suspects) -> list[Flag]:
+    """Domains whose labels look noisy."""
     flags = []
-    for entry, looks_noisy, own in zip(entries, noisy, early[0].tolist(), strict=True):
+    in_errors = suspects.own_errors.tolist()
+    for entry, looks_noisy, own in zip(entries, suspects.look_noisy.tolist(), in_errors, strict=True):
         if looks_noisy:
             evidence = (
-                f"While the better half of the domains learned, its loss stayed at {entry.remaining:.0%} of its first "
-                f"value. Its steps are not shown to help other samples of its own ({own:+.1f} standard errors). "
+                "While the better half of the domains learned, more than 80 % of its first loss remained. "
+                f"Its steps were not shown to help other samples of its own ({own:+.1f} standard errors). "
                 "Look at its labels; a domain that is much harder than the others looks the same."
             )
             flags.append(Flag(domain=entry.name, kind="noisy labels", evidence=evidence))
@@ -194,7 +195,7 @@ def _harm_flags(entries: Sequence[DomainAudit], early: Tensor) -> list[Flag]:
     """
     flags = []
     threshold = beyond_doubt(len(entries))
-    _, to_others, to_all = early.tolist()
+    to_others, to_all = early.tolist()
     for entry, others, everyone in zip(entries, to_others, to_all, strict=True):
         if entry.votes >= FEWEST_VOTES and others > threshold and everyone > threshold:
             evidence = (

@@ -145,7 +145,7 @@ class Balancer(nn.Module):
     def audit(self) -> Audit:
         """Who helps whom, and which domain is noisy, harmful, out of scale or starved; `print` shows it as a table."""
         presences = (self._presence[1:].double() / self._presence[0]).tolist()  # NaN before the first batch
-        measured = (self.transfer, self.valuation.progress)
+        measured = (self.transfer, self.valuation.progress, self.valuation.suspects)
         return audit_domains(self.domains, *measured, weights=self.weights, shares=self.shares, presences=presences)
 
     def forward(
@@ -266,7 +266,8 @@ class Balancer(nn.Module):
             self._ranks_agreed = True
             if ranks_apart:
                 return finding, self._count(Update(Outcome.RANKS_APART))
-        measurement, update = self.valuation.measurement(finding), Update(Outcome.NO_EVIDENCE)
+        step = int(self._presence[0])
+        measurement, update = self.valuation.measurement(finding, step), Update(Outcome.NO_EVIDENCE)
         if bool(measurement.present.any()) or not bool(finding.measurement.present.any()):
             update = self.weighting.observe(measurement)
         return replace(finding, measurement=measurement), self._count(update)

@@ -11,7 +11,7 @@ FEWEST_VOTES = 30
 """Before that, neither losses nor transfer say anything."""
 
 _RATE = 0.05  # by which the running mean of a loss follows a new vote
-_HALVED = 0.5
+_LEARNED = 0.7  # of their first losses that remains, if the better half of the domains has begun to learn
 
 
 class Judging(FullPrecision):
@@ -72,11 +72,10 @@ class Judging(FullPrecision):
 
 
 class Progress(FullPrecision):
-    """The part of each domain's first loss that remains.
+    """The part of each domain's first loss that remains, and when the better half of the domains began to learn.
 
     What a network learns first holds for other samples, too. Later it memorises the samples, wrong labels included. So
-    domains are compared at one early moment: when the better half of them has halved its losses. A domain with random
-    labels has learned nothing by then.
+    domains are compared early: from the moment when the better half of them has lost 30 % of its losses.
 
     Args:
         domains: the number of domains.
@@ -86,30 +85,25 @@ class Progress(FullPrecision):
     """Each domain's loss at its first vote; 0 before."""
     running: Tensor
     """The running mean of each domain's loss, and the sum of the factors in it."""
-    early_running: Tensor
-    """The same at the early moment; zeros before."""
     votes: Tensor
     """The number of votes so far."""
+    step: Tensor
+    """The number of training steps so far, votes or not."""
+    early_step: Tensor
+    """The step at which the better half had begun to learn; 0 before."""
 
     def __init__(self, domains: int) -> None:
         super().__init__()
         self.register_buffer("first", torch.zeros(domains, dtype=torch.float64))
         self.register_buffer("running", torch.zeros(2, domains, dtype=torch.float64))
-        self.register_buffer("early_running", torch.zeros(2, domains, dtype=torch.float64))
         self.register_buffer("votes", torch.zeros((), dtype=torch.long))
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the early moment has come."""
-        return bool(self.early_running.any())
+        self.register_buffer("step", torch.zeros((), dtype=torch.long))
+        self.register_buffer("early_step", torch.zeros((), dtype=torch.long))
 
     @property
     def remaining(self) -> Tensor:
-        """The part of each first loss that remained at the early moment, or remains now if it has not come.
-
-        NaN for a domain that had no vote by then, or whose first loss was not above 0.
-        """
-        means, factors = self.early_running if self.is_over else self.running
+        """The part of each first loss that remains; NaN for a domain without a vote, or a first loss not above 0."""
+        means, factors = self.running
         has_level = (factors > 0) & (self.first > 0)
         return torch.where(has_level, means / factors / self.first, torch.nan)
 
@@ -119,15 +113,28 @@ class Progress(FullPrecision):
         parts = self.remaining[~self.remaining.isnan()].sort().values
         return float(parts[: (len(parts) + 1) // 2].mean())
 
-    def observe(self, losses: Tensor) -> bool:
-        """Take in the losses of a vote, NaN for absent domains; return whether the early moment has come with it."""
+    @property
+    def times_early(self) -> float:
+        """The time so far, in units of what the better half needed to begin to learn; 0 before."""
+        if int(self.early_step) == 0:
+            return 0.0
+        return int(self.step) / int(self.early_step)
+
+    def observe(self, losses: Tensor, step: int) -> bool:
+        """Take in the losses of a vote, NaN for absent domains; return whether the better half has just begun to learn.
+
+        Args:
+            losses: of each domain.
+            step: the number of training steps so far, this one included.
+        """
         losses = losses.to(self.first.device)
         means, factors = self.running
         new = (factors == 0) & losses.isfinite()
         self.first[new] = losses[new]
         follow(means, factors, losses, rate=_RATE)
         self.votes += 1
-        if self.is_over or int(self.votes) < FEWEST_VOTES or not self.of_the_better_half <= _HALVED:
+        self.step.fill_(step)
+        if int(self.early_step) or int(self.votes) < FEWEST_VOTES or not self.of_the_better_half <= _LEARNED:
             return False
-        self.early_running.copy_(self.running)
+        self.early_step.fill_(step)
         return True

@@ -1,16 +1,20 @@
-"""Which domains have labels that look noisy."""
+"""Which domains have labels that look noisy, and what they keep of their share meanwhile."""
 
 from statistics import NormalDist
 
 import torch
 from torch import Tensor
 
+from steelyard.training.full_precision import FullPrecision
 from steelyard.training.judging import FEWEST_VOTES, Progress
 from steelyard.training.transfer import Transfer
 
+PATIENCE = 3.0
+"""How long a suspect keeps its whole share, in units of the time that the better half needed to begin to learn."""
+
 _LEVEL = 0.01  # of an error, for all domains and both questions about transfer together
-_NOT_LEARNED = 0.88  # of a first loss that remains, while the better half of the domains has learned
-_LEARNED = 0.7  # of their first losses that remains for the better half, if they have learned something
+_NOT_LEARNED = 0.88  # of a first loss that remains, when the better half of the domains has begun to learn
+_RELEASED = 0.8  # of a first loss: a suspect with less has learned something
 
 
 def beyond_doubt(domains: int) -> float:
@@ -18,15 +22,58 @@ def beyond_doubt(domains: int) -> float:
     return NormalDist().inv_cdf(1 - _LEVEL / (2 * domains))
 
 
-def noisy_domains(transfer: Transfer, progress: Progress) -> Tensor:
-    """For each domain whether its labels look noisy: it learned next to nothing, and its steps do not help itself.
+class Suspects(FullPrecision):
+    """Domains that do not learn while the better half of the domains does.
 
-    A domain with right labels that is much harder than the others looks the same, unless its steps help other samples
-    of its own already.
+    When the better half has begun to learn, at step t_e, a domain becomes a suspect if 88 % or more of its first loss
+    remains and its steps are not shown to help other samples of its own. A suspect is released for good as soon as less
+    than 80 % of its first loss remains: it was only harder than the others. A domain that is a suspect still at step
+    3 t_e looks noisy. From then on it keeps the part 3 t_e / t of its share at step t, but no less than a given part.
+    So a hard domain has time to learn, and wrong labels lose their share before they are memorised.
+
+    Args:
+        domains: the number of domains.
     """
-    remaining, own = progress.remaining, transfer.early[0]
-    if not progress.of_the_better_half <= _LEARNED:
-        return torch.zeros_like(remaining, dtype=torch.bool)
-    helps_itself = own <= -beyond_doubt(len(remaining))
-    enough = own.isfinite() & (transfer.early_votes >= FEWEST_VOTES)
-    return (remaining >= _NOT_LEARNED) & ~helps_itself & enough
+
+    suspected: Tensor
+    """For each domain whether it is a suspect now."""
+    look_noisy: Tensor
+    """For each domain whether it was a suspect still when the patience ended; later releases do not change it."""
+    own_errors: Tensor
+    """What each domain's steps did to itself when suspects were named, in standard errors; 0 before."""
+    verdict: Tensor
+    """Whether the patience has ended."""
+
+    def __init__(self, domains: int) -> None:
+        super().__init__()
+        self.register_buffer("suspected", torch.zeros(domains, dtype=torch.bool))
+        self.register_buffer("look_noisy", torch.zeros(domains, dtype=torch.bool))
+        self.register_buffer("own_errors", torch.zeros(domains, dtype=torch.float64))
+        self.register_buffer("verdict", torch.zeros((), dtype=torch.bool))
+
+    def observe(self, losses: Tensor, step: int, *, progress: Progress, transfer: Transfer) -> None:
+        """Take in the losses of a vote; the transfer matrix has the vote already."""
+        began = progress.observe(losses, step)
+        remaining = progress.remaining
+        if began:
+            self.own_errors.copy_(transfer.own_errors)
+            helps_itself = self.own_errors <= -beyond_doubt(len(remaining))
+            enough = self.own_errors.isfinite() & (transfer.count.diagonal() >= FEWEST_VOTES)
+            self.suspected.copy_((remaining >= _NOT_LEARNED) & ~helps_itself & enough)
+        self.suspected &= remaining >= _RELEASED
+        if not bool(self.verdict) and progress.times_early >= PATIENCE:
+            self.verdict.fill_(True)
+            self.look_noisy.copy_(self.suspected)
+            transfer.keep_early()
+
+    def kept_shares(self, progress: Progress, least: float) -> Tensor:
+        """What each domain keeps of its share: 1, or less for a suspect whose patience has ended.
+
+        Args:
+            progress: has the time.
+            least: the smallest part that is left.
+        """
+        part = 1.0
+        if progress.times_early > PATIENCE:
+            part = max(least, PATIENCE / progress.times_early)
+        return torch.where(self.suspected, part, 1.0).double()

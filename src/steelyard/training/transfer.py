@@ -35,7 +35,7 @@ class Transfer(FullPrecision):
     moments: Tensor
     """Count, mean and sum of squared deviations of T; in two more columns what is given to others and all."""
     early_moments: Tensor
-    """The same at the early moment of `Progress`; zeros before."""
+    """The same at the end of the early phase; zeros before."""
     square_norms: Tensor
     """The running mean of ‖g_d‖², the sum of the factors in it, and its largest value so far; for each domain."""
     spreads: Tensor
@@ -83,25 +83,21 @@ class Transfer(FullPrecision):
         return 2 * int(harmful_domains.sum()) > len(self.importance)
 
     @property
+    def own_errors(self) -> Tensor:
+        """What a step for each domain does to itself, on other samples: the mean so far, in standard errors."""
+        return _in_errors(self.moments)[:, :-2].diagonal()
+
+    @property
     def early(self) -> Tensor:
-        """What a step for each domain does to itself, to the others and to all: three rows of means in standard errors.
+        """What a step for each domain does to the others and to all: two rows of means in standard errors.
 
-        It is what was measured until the early moment, or so far if that has not come.
+        It is what was measured in the early phase, or so far if that has not ended.
         """
-        in_errors = _in_errors(self._early)
-        return torch.stack([in_errors[:, :-2].diagonal(), in_errors[:, -2], in_errors[:, -1]])
-
-    @property
-    def early_votes(self) -> Tensor:
-        """The number of votes in `early` that judged each domain after a step for itself."""
-        return self._early[0][:, :-2].diagonal()
-
-    @property
-    def _early(self) -> Tensor:
-        return self.early_moments if bool(self.early_moments[0].any()) else self.moments
+        early = self.early_moments if bool(self.early_moments[0].any()) else self.moments
+        return _in_errors(early)[:, -2:].T
 
     def keep_early(self) -> None:
-        """Keep what was measured so far as `early`: the early moment has come."""
+        """Keep what was measured so far as `early`: the early phase has ended."""
         self.early_moments.copy_(self.moments)
 
     @property
@@ -174,7 +170,11 @@ class Transfer(FullPrecision):
         if ignored is not None:
             usable &= ~ignored
         worth = torch.zeros_like(self.importance)
-        worth[stepped] = (scaled[stepped][:, usable] * self.importance[usable] / spread[usable]).sum(1)
+        parts = scaled * self.importance / torch.where(usable, spread, 1.0)
+        parts[:, ~usable] = 0
+        # Samples that were memorised look as if their domain harmed itself. That says nothing about its worth.
+        parts.diagonal()[self.mean.diagonal() > 0] = 0
+        worth[stepped] = parts[stepped].sum(1)
         return Measurement(worth.cpu(), stepped.cpu())
 
     def forget(self, columns: Tensor) -> None:

@@ -11,7 +11,7 @@ from steelyard.probing import Finding
 from steelyard.training.arguments import checked_importance
 from steelyard.training.domain_losses import Judge
 from steelyard.training.judging import Judging, Progress
-from steelyard.training.noise import noisy_domains
+from steelyard.training.noise import Suspects
 from steelyard.training.transfer import Transfer
 from steelyard.weighting import Evidence, Weighting
 
@@ -31,9 +31,6 @@ class Valuation(nn.Module):
         own_judge: the user's own judge, or one for each domain; `None` if domains are judged by their losses.
         needs_scores: whether the weighting needs scores at every vote; otherwise some are enough, for the audit.
     """
-
-    noisy: Tensor
-    """For each domain whether its labels looked noisy at the early moment."""
 
     def __init__(
         self,
@@ -55,23 +52,25 @@ class Valuation(nn.Module):
         self.judging = Judging(len(domains), bounded=bounded)
         self.transfer = Transfer(checked_importance(importance, domains))
         self.progress = Progress(len(domains))
-        self.register_buffer("noisy", torch.zeros(len(domains), dtype=torch.bool))
+        self.suspects = Suspects(len(domains))
 
     def weights_for(self, shares: Sequence[float]) -> tuple[float, ...]:
         """The weights of the losses for these shares of the update; distrusted domains get part of their own."""
         parts = torch.tensor(shares, dtype=torch.float64)
-        parts = torch.where(self.distrusted.cpu(), self.noisy_share * parts, parts)
+        kept = self.suspects.kept_shares(self.progress, self.noisy_share).cpu()
+        parts = torch.where(self.distrusted.cpu(), kept * parts, parts)
         return self.transfer.weights_for((parts / parts.sum()).tolist())
 
-    def measurement(self, finding: Finding) -> Measurement:
-        """What the weighting follows."""
+    def measurement(self, finding: Finding, step: int) -> Measurement:
+        """What the weighting follows, at the training step of this number."""
         if finding.scores is None or not finding.measurement.is_finite:
             return finding.measurement
         bounded_before = ~self.judging.negative
         judged = self.judging(finding.scores)
         self.transfer.forget(bounded_before & self.judging.negative)  # judged in other units from now on
         worth = self.transfer.observe(judged, finding.scores.gradient_norms, ignored=self.distrusted)
-        self._judge_labels(finding.scores.losses)
+        losses = finding.scores.losses
+        self.suspects.observe(losses, step, progress=self.progress, transfer=self.transfer)
         if self.statistic is Statistic.WORTH:
             return _without(worth, self.distrusted.cpu())
         if self.statistic is not Statistic.HYPOTHETICAL_LOSSES or not self.needs_scores:
@@ -83,20 +82,15 @@ class Valuation(nn.Module):
         sums = (judged[:-1] * importance)[:, comparable].sum(1)
         return Measurement(sums, finding.measurement.present)
 
-    def _judge_labels(self, losses: Tensor) -> None:
-        """Note at the early moment whose labels look noisy."""
-        if self.progress.observe(losses):
-            self.transfer.keep_early()
-            self.noisy.copy_(noisy_domains(self.transfer, self.progress))
-
     @property
     def distrusted(self) -> Tensor:
-        """For each domain whether it takes no part in votes: its labels look noisy, and the weighting minds.
+        """For each domain whether it takes no part in votes: it is a suspect, and the weighting minds.
 
         Somebody who matters must be left to judge.
         """
-        judges = (self.transfer.importance > 0) & ~self.noisy
-        return self.noisy & (self.noisy_share < 1) & judges.any()
+        suspected = self.suspects.suspected
+        judges = (self.transfer.importance > 0) & ~suspected
+        return suspected & (self.noisy_share < 1) & judges.any()
 
 
 def _without(measurement: Measurement, domains: Tensor) -> Measurement:

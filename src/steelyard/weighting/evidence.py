@@ -35,8 +35,8 @@ class Evidence(Weighting):
         rate: κ, how strongly the shares follow the evidence.
         caution: z, how many standard deviations do not count.
         floor: K f, the part of the update that is divided equally whatever the evidence.
-        noisy_share: what a domain gets of its share if the audit says that its labels look noisy. Such a domain also
-            judges nobody. By default all of it: a domain that is only much harder than the others looks the same.
+        noisy_share: the least part of its share that a domain keeps whose labels look noisy. It loses its share step by
+            step, judges nobody, and is trusted again as soon as it learns. With 1 it keeps all of it, and judges.
 
     The defaults were chosen on small problems, see docs/does_it_pay.md.
 
@@ -63,7 +63,7 @@ class Evidence(Weighting):
         rate: float = 0.1,
         caution: float = 3.0,
         floor: float = 0.3,
-        noisy_share: float = 1.0,
+        noisy_share: float = 0.1,
     ) -> None:
         super().__init__()
         for name, value in (("rate", rate), ("caution", caution)):
