@@ -13,7 +13,7 @@ from steelyard.report.html.page import Report
 from steelyard.report.tables.table import PageTable
 
 REPORT = "report.html"
-_FEATURED = ("evidence", "evidence-distrust", "greedy-25", BEST_RATE, SWEEP)
+_FEATURED = ("evidence", "evidence-task", "greedy-25", BEST_RATE, SWEEP)
 _MOST_METHODS = 5  # in a figure; more would not be told apart
 _CAPTION = (
     "Gain over equal weights at the problem's own learning rate, with 95 % intervals over paired seeds (none for a "

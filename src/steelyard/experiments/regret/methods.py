@@ -34,7 +34,6 @@ METHODS: dict[str, Callable[[Problem], Settings]] = {
     "greedy-25": lambda _: {"weighting": sy.DirichletVote("greedy", window=25), "probe": sy.InnerLoop()},
     "conservative-25": lambda _: {"weighting": sy.DirichletVote("conservative", window=25), "probe": sy.InnerLoop()},
     "evidence": lambda _: {},
-    "evidence-distrust": lambda _: {"weighting": sy.Evidence(noisy_share=0.1)},
     "evidence-loss": lambda _: {"judge": "loss"},
     "evidence-task": lambda problem: {"judge": problem.judge, "probe": _exact_probe()},
     "evidence-exact": lambda _: {"weighting": sy.Evidence(), "probe": sy.InnerLoop()},
@@ -52,7 +51,6 @@ COMPARED = (
     *(BASELINE, f"{BASELINE}@0.333", f"{BASELINE}@3", BY_SIZE, "greedy-25", "conservative-25"),
     *(
         "evidence",
-        "evidence-distrust",
         "evidence-task",
         "group-dro",
         "uw",
