@@ -11,6 +11,7 @@ from steelyard.errors import UserError
 from steelyard.experiments.problems import phantoms
 from steelyard.experiments.problems.catalogue import NAMES, problem_named
 from steelyard.experiments.problems.classification import accuracy, area_under_curve, mean_error
+from steelyard.experiments.problems.curves import Curves
 from steelyard.experiments.problems.digits import Digits
 from steelyard.experiments.problems.heart import FINDINGS, HOSPITALS
 from steelyard.experiments.problems.phantoms import CONTRASTS, SUBJECTS, Phantoms, Slices
@@ -207,6 +208,15 @@ def test_noise_is_in_a_quarter_of_the_domains_and_at_least_in_one():
         spoiled = standard_variants(domains)["noisy"].apply(toy(domains), seeded(0))
         assert sum(data.fault == "noise" for data in spoiled.values()) == noisy
     assert set(standard_variants(4)) == {"plain", "noisy", "random", "times-30", "small"}
+
+
+def test_each_side_of_a_curve_has_half_of_the_points():
+    for number, (name, data) in enumerate(Curves().make(0).items()):
+        assert data.test.targets.float().mean() == pytest.approx(0.5, abs=0.06), name
+        assert data.train.inputs[:, -3:].argmax(1).unique().tolist() == [number]
+        x, y = data.test.inputs[:, 0], data.test.inputs[:, 1]
+        if name == "chequers":
+            assert torch.equal(data.test.targets, (x * y > 0).long())
 
 
 def test_each_wine_is_at_one_laboratory():

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from steelyard.experiments.regret.kinds import summarise_kinds
 from steelyard.experiments.regret.page import summary_page
 from steelyard.experiments.regret.pooling import pool_gains
 from steelyard.experiments.regret.scores import Setting, scores_by_setting, sweep_winners
@@ -117,9 +118,9 @@ def test_one_learning_rate_is_not_the_best_of_several():
     assert setting("equal@best") not in scores_by_setting([result()])
 
 
-def sweep(seed: int, **members: tuple[float, float]) -> TrialResult:
+def sweep(seed: int, *, variant: str = "plain", **members: tuple[float, float]) -> TrialResult:
     scores = {name: SweepScore(*values) for name, values in members.items()}
-    return result("sweep", seed=seed, score=0.0, sweep=scores, seconds=40.0)
+    return result("sweep", seed=seed, variant=variant, score=0.0, sweep=scores, seconds=40.0)
 
 
 def test_a_member_whose_score_is_not_a_number_does_not_win():
@@ -177,6 +178,25 @@ def test_no_difference_at_all_has_a_p_of_one():
     assert pool_gains(gains([result(), result("evidence")]))["evidence"].p == 1
 
 
+def test_kinds_of_faults_are_summed_up_over_problems():
+    results = []
+    for problem, variant, gains_by_seed in (
+        ("digits", "noisy", (0.10, 0.101)),
+        ("digits", "random", (0.02, -0.02)),
+        ("wine", "noisy", (-0.03, -0.031)),
+        ("wine", "plain", (0.0, 0.0)),
+    ):
+        for seed, gain in enumerate(gains_by_seed):
+            results.append(result(problem=problem, variant=variant, seed=seed))
+            results.append(result("evidence", problem=problem, variant=variant, seed=seed, score=0.5 + gain))
+    results.append(sweep(0, variant="noisy", **{"1-30": (0.7, 0.7)}))  # of digits: 0.10 of 0.20 is gained
+    labels, plain = summarise_kinds(results, ["evidence", "greedy-25"])
+    assert (labels.kind, labels.rows, labels.gaining, labels.losing) == ("wrong labels", 3, 1, 1)
+    assert labels.gain.mean == pytest.approx(((0.1005 + 0) / 2 - 0.0305) / 2)
+    assert labels.closed == pytest.approx(0.5)
+    assert (plain.kind, plain.rows, plain.gaining, plain.closed) == ("nothing wrong", 1, 0, None)
+
+
 def test_the_page_has_all_tables():
     results = [result(score=0.8), result("evidence", score=0.83, flags=(), seconds=3.0)]
     results.append(result(rate=3.0, score=0.81))
@@ -187,6 +207,8 @@ def test_the_page_has_all_tables():
     )
     page = summary_page(results)
     for line in (
+        "| wrong labels | evidence | +0.100 | 0 of 1 | 0 of 1 |  |",
+        "| nothing wrong | evidence | +0.030 | 0 of 1 | 0 of 1 | 60% |",
         "| evidence | 1 | 2 | +0.065 | 0.500 | +0.020 | 1.000 |",
         "| digits | plain | sgd | 10 | equal | 1 | score 0.800 | -0.010 | +0.050 |  |",
         "| digits | plain | sgd | 10 | equal@best | 1 | +0.010 |  | +0.040 |  |",

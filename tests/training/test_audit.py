@@ -272,3 +272,4 @@ def test_random_labels_are_found_in_training(probe):
             samples[name] = (x, y)
         take_step(balancer(model, samples, optimizer), optimizer)
     assert {flag.domain for flag in balancer.audit().flags} == {"noise"}
+    assert balancer.weights["noise"] < 0.1

@@ -329,6 +329,8 @@ def test_what_was_measured_in_bounded_scores_is_forgotten_when_a_loss_turns_nega
     table = [[1.0, 2.0], [2.0, 1.0], [1.5, 1.5]]
     finding = Finding(sy.Measurement.of(torch.ones(2)), scores=scores(table))
     balancer.valuation.measurement(finding, 1)
-    balancer.valuation.measurement(Finding(sy.Measurement.of(torch.ones(2)), scores=scores(table, losses=(2.0, -1.0))), 2)
+    balancer.valuation.measurement(
+        Finding(sy.Measurement.of(torch.ones(2)), scores=scores(table, losses=(2.0, -1.0))), 2
+    )
     assert balancer.transfer.count.tolist() == [[2, 1], [2, 1]]
     assert balancer.transfer.mean[0, 1] == 0.5

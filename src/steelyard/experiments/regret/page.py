@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from steelyard.experiments.regret.kinds import KindSummary, summarise_kinds
 from steelyard.experiments.regret.pooling import Pooled, pool_gains
 from steelyard.experiments.regret.scores import BEST_RATE, Setting, sweep_winners
 from steelyard.experiments.regret.statistics import (
@@ -45,6 +46,7 @@ class SummaryTable:
 def summary_tables(results: Sequence[TrialResult]) -> list[SummaryTable]:
     """Return all tables that have a row."""
     tables = (
+        kinds_table(results),
         pooled_table(results),
         problems_table(results),
         sweeps_table(results),
@@ -62,6 +64,40 @@ def summary_page(results: Sequence[TrialResult]) -> str:
         if table.note:
             parts.append(table.note)
     return "\n\n".join(parts) + "\n"
+
+
+def kinds_table(results: Sequence[TrialResult], methods: Sequence[str] = ()) -> SummaryTable:
+    """Return the answer in short: a row for each kind of fault and each method.
+
+    Args:
+        results: Of any trials.
+        methods: To be shown; default all.
+    """
+    methods = methods or sorted({setting.method for setting in gains(results)})
+    return SummaryTable(
+        title="In short",
+        headings=("what is wrong", "method", "gain over equal", "shown to gain", "shown to lose", "gap closed"),
+        rows=[_kind_cells(summary) for summary in summarise_kinds(results, methods)],
+        note=(
+            "The gain is the mean over problems, ± half of a 95 % t interval over problems. Shown to gain or to lose: "
+            "rows of the table of problems whose interval over seeds lies above or below 0. Gap closed: the part of "
+            "the gap between equal weights and the best of the sweep, over the seeds that have a sweep."
+        ),
+    )
+
+
+def _kind_cells(summary: KindSummary) -> tuple[str, ...]:
+    closed = ""
+    if summary.closed is not None:
+        closed = f"{summary.closed:.0%}"
+    shown = [f"{count} of {summary.rows}" for count in (summary.gaining, summary.losing)]
+    return summary.kind, summary.method, str(summary.gain), *shown, closed
+
+
+def short_table(results: Sequence[TrialResult], methods: Sequence[str]) -> str:
+    """Return the answer in short, for a page of the documentation."""
+    table = kinds_table(results, methods)
+    return _markdown(table.headings, table.rows)
 
 
 def pooled_table(results: Sequence[TrialResult]) -> SummaryTable:

@@ -1,0 +1,90 @@
+"""The answer in short: what a method gains for each kind of fault, over all problems together."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from steelyard.experiments.regret.methods import BASELINE, SWEEP
+from steelyard.experiments.regret.pooling import pool_gains
+from steelyard.experiments.regret.scores import ScoreBySeed, Setting, scores_by_setting
+from steelyard.experiments.regret.statistics import Estimate, gains
+from steelyard.experiments.regret.trial import TrialResult
+
+KINDS = {
+    "noisy": "wrong labels",
+    "random": "wrong labels",
+    "times-30": "loss in other units",
+    "scaled": "loss in other units",
+    "small": "small domain",
+    "plain": "nothing wrong",
+}
+"""Of each variant, the kind of fault; other variants are kinds of their own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KindSummary:
+    """How a method fares with one kind of fault.
+
+    Args:
+        kind: Of the fault.
+        method: Its name.
+        rows: Problems × variants × optimizers × numbers of steps.
+        gaining: Rows whose interval lies above 0.
+        losing: Rows whose interval lies below 0.
+        gain: The mean over problems, with its interval over problems.
+        closed: The part of the gap between equal weights and the best of the sweep that the method closes, over all
+            seeds that have a sweep; `None` if none has, or there is no gap.
+    """
+
+    kind: str
+    method: str
+    rows: int
+    gaining: int
+    losing: int
+    gain: Estimate
+    closed: float | None
+
+
+def summarise_kinds(results: Sequence[TrialResult], methods: Sequence[str]) -> list[KindSummary]:
+    """Return a summary for each kind of fault and each of these methods that has results."""
+    by_kind: dict[str, dict[str, dict[Setting, Estimate]]] = {}
+    for setting, gain in gains(results).items():
+        kind = KINDS.get(setting.variant, setting.variant)
+        by_kind.setdefault(kind, {}).setdefault(setting.method, {})[setting] = gain
+    scores = scores_by_setting(results)
+    order = [*dict.fromkeys(KINDS.values()), *sorted(by_kind.keys() - set(KINDS.values()))]
+    summaries = []
+    for kind in order:
+        for method in methods:
+            estimates = by_kind.get(kind, {}).get(method)
+            if estimates:
+                summaries.append(_summarise(kind, method, estimates, scores))
+    return summaries
+
+
+def _summarise(
+    kind: str, method: str, estimates: Mapping[Setting, Estimate], scores: Mapping[Setting, ScoreBySeed]
+) -> KindSummary:
+    return KindSummary(
+        kind=kind,
+        method=method,
+        rows=len(estimates),
+        gaining=sum(gain.mean - gain.reach > 0 for gain in estimates.values()),
+        losing=sum(gain.mean + gain.reach < 0 for gain in estimates.values()),
+        gain=pool_gains(estimates)[method].gain,
+        closed=_closed(estimates, scores),
+    )
+
+
+def _closed(settings: Iterable[Setting], scores: Mapping[Setting, ScoreBySeed]) -> float | None:
+    """Return the sum of the method's gains as a part of the sum of the sweep's gains, over the seeds with a sweep."""
+    gained = possible = 0.0
+    for setting in settings:
+        equal = scores[replace(setting, method=BASELINE)]
+        swept = scores.get(replace(setting, method=SWEEP), {})
+        own = scores[setting]
+        for seed in swept.keys() & equal.keys() & own.keys():
+            gained += own[seed] - equal[seed]
+            possible += swept[seed] - equal[seed]
+    if possible <= 0:
+        return None
+    return gained / possible
