@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from steelyard.experiments.regret.groups import Block
     from steelyard.experiments.regret.trial import Trial
 
+_PICTURE = "in_short.png"
 _CACHE = "cache"  # the folder in OUT for what is simulated once
 
 
@@ -76,14 +77,18 @@ class Regret(Command):
         from steelyard.cli.regret_report import REPORT, regret_report
         from steelyard.experiments.regret.page import SUMMARY, summary_page
         from steelyard.experiments.regret.results import RESULTS, read_results
-        from steelyard.files.atomic import write_text
+        from steelyard.files.atomic import write_bytes, write_text
+        from steelyard.report.figures.figure import figures_page
         from steelyard.report.html.page import render_report
 
         results = list(read_results(self.out / RESULTS).values())
         if not results:
             return
         write_text(self.out / SUMMARY, summary_page(results))
-        write_text(self.out / REPORT, render_report(regret_report(results)))
+        report = regret_report(results)
+        write_text(self.out / REPORT, render_report(report))
+        for figure in report.figures[:1]:  # the answer as a picture, for a page of one's own; none without a comparison
+            write_bytes(self.out / _PICTURE, figures_page([figure]))
         say(f"{len(results)} trials; look at {self.out / REPORT}, or at {self.out / SUMMARY}")
 
     def _check_out(self) -> None:

@@ -6,12 +6,13 @@ from functools import partial
 from math import isfinite
 
 from matplotlib.axes import Axes
+from matplotlib.transforms import ScaledTranslation
 
 from steelyard.report.figures.figure import INK, SOFT, Panel, ReportFigure, method_colours
 
 _WIDTH = 5.6  # inches of a panel
 _ROW, _MARGIN = 0.17, 1.5  # inches of an interval, and of a panel without intervals
-_LEGEND_HEIGHT, _LEGEND_COLUMNS = -0.18, 3  # the height in units of the axes
+_LEGEND_BELOW, _LEGEND_COLUMNS = 0.5, 3  # inches below the axes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,11 +82,15 @@ def _add_legend_below(axes: Axes) -> None:
     """Name each method once, below the axes, where no interval can be."""
     handles, labels = axes.get_legend_handles_labels()
     by_label = dict(zip(labels, handles, strict=True))
+    figure = axes.get_figure(root=True)
+    assert figure is not None  # noqa: S101
+    below = axes.transAxes + ScaledTranslation(0, -_LEGEND_BELOW, figure.dpi_scale_trans)
     axes.legend(
         by_label.values(),
         by_label.keys(),
         loc="upper center",
-        bbox_to_anchor=(0.5, _LEGEND_HEIGHT),
+        bbox_to_anchor=(0.5, 0),
+        bbox_transform=below,
         ncols=_LEGEND_COLUMNS,
         frameon=False,
         labelcolor=INK,
