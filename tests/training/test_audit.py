@@ -31,11 +31,11 @@ def transfer_of(means, *, votes=200, noise=0.1, norms=(1.0,) * 4, importance=(0.
 
 
 def suspects_after(transfer, *ends, votes):
-    """What losses say that are 1 at the first vote, and have these values from then on; a vote on each step."""
+    """What losses say that are 1 at the first five votes, and have these values from then on; a vote on each step."""
     progress, suspects = Progress(len(ends)), Suspects(len(ends))
     first, later = torch.ones(len(ends), dtype=torch.float64), torch.tensor(ends, dtype=torch.float64)
     for step in range(1, votes + 1):
-        suspects.observe(first if step == 1 else later, step, progress=progress, transfer=transfer)
+        suspects.observe(first if step <= 5 else later, step, progress=progress, transfer=transfer)
     return progress, suspects
 
 

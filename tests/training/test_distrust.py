@@ -14,6 +14,7 @@ from steelyard.weighting import Evidence
 NAMES = ("a", "b", "c")
 NOTHING_LEARNED = (0.2, 0.2, 1.0)
 LEARNED = (0.2, 0.2, 0.3)
+FIRST = 5  # votes whose mean is the first loss
 EARLY = 30  # the step at which the better half has begun to learn: the fewest votes that say anything
 
 
@@ -37,9 +38,8 @@ def new_valuation(importance=None, **settings):
 def valuation_after(losses, *, steps, **settings):
     """What was measured while the losses fell from 1 to these."""
     valuation = new_valuation(**settings)
-    vote(valuation, (1.0, 1.0, 1.0), step=1)
-    for step in range(2, steps + 1):
-        vote(valuation, losses, step=step)
+    for step in range(1, steps + 1):
+        vote(valuation, (1.0, 1.0, 1.0) if step <= FIRST else losses, step=step)
     return valuation
 
 
@@ -101,6 +101,24 @@ def test_domains_that_learned_keep_their_shares():
 
 def test_nobody_is_suspected_while_nobody_learns():
     valuation = valuation_after((0.8, 0.8, 1.0), steps=12 * EARLY)
+    assert not valuation.suspects.suspected.any()
+
+
+def test_a_low_loss_that_does_not_fall_was_learned_before():
+    """As in fine-tuning: the third domain starts where the others end."""
+    valuation = new_valuation()
+    for step in range(1, 12 * EARLY):
+        falling = 1.0 if step <= FIRST else 0.4
+        vote(valuation, (falling, falling, 0.1), step=step)
+    assert not valuation.suspects.suspected.any()
+    assert not valuation.suspects.look_noisy.any()
+
+
+def test_one_small_loss_at_the_start_does_not_make_a_suspect():
+    valuation = new_valuation()
+    for step in range(1, 12 * EARLY):
+        others = 1.0 if step <= FIRST else 0.2
+        vote(valuation, (others, others, 0.01 if step == 1 else 1.0 if step <= FIRST else 0.5), step=step)
     assert not valuation.suspects.suspected.any()
 
 

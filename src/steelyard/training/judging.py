@@ -11,6 +11,7 @@ FEWEST_VOTES = 30
 """Before that, neither losses nor transfer say anything."""
 
 _RATE = 0.05  # by which the running mean of a loss follows a new vote
+_FIRST_VOTES = 5  # whose mean is the first loss: a single one of few samples may be far off
 _LEARNED = 0.7  # of their first losses that remains, if the better half of the domains has begun to learn
 
 
@@ -82,7 +83,9 @@ class Progress(FullPrecision):
     """
 
     first: Tensor
-    """Each domain's loss at its first vote; 0 before."""
+    """The mean of each domain's losses at its first votes; 0 before."""
+    losses: Tensor
+    """The number of losses seen of each domain."""
     running: Tensor
     """The running mean of each domain's loss, and the sum of the factors in it."""
     votes: Tensor
@@ -95,17 +98,22 @@ class Progress(FullPrecision):
     def __init__(self, domains: int) -> None:
         super().__init__()
         self.register_buffer("first", torch.zeros(domains, dtype=torch.float64))
+        self.register_buffer("losses", torch.zeros(domains, dtype=torch.long))
         self.register_buffer("running", torch.zeros(2, domains, dtype=torch.float64))
         self.register_buffer("votes", torch.zeros((), dtype=torch.long))
         self.register_buffer("step", torch.zeros((), dtype=torch.long))
         self.register_buffer("early_step", torch.zeros((), dtype=torch.long))
 
     @property
+    def current(self) -> Tensor:
+        """The running mean of each domain's loss; NaN for a domain without a vote."""
+        means, factors = self.running
+        return torch.where(factors > 0, means / factors, torch.nan)
+
+    @property
     def remaining(self) -> Tensor:
         """The part of each first loss that remains; NaN for a domain without a vote, or a first loss not above 0."""
-        means, factors = self.running
-        has_level = (factors > 0) & (self.first > 0)
-        return torch.where(has_level, means / factors / self.first, torch.nan)
+        return torch.where(self.first > 0, self.current / self.first, torch.nan)
 
     @property
     def of_the_better_half(self) -> float:
@@ -128,9 +136,10 @@ class Progress(FullPrecision):
             step: the number of training steps so far, this one included.
         """
         losses = losses.to(self.first.device)
+        self.losses += losses.isfinite()
+        at_start = losses.isfinite() & (self.losses <= _FIRST_VOTES)
+        self.first += torch.where(at_start, (losses - self.first) / self.losses, 0.0)
         means, factors = self.running
-        new = (factors == 0) & losses.isfinite()
-        self.first[new] = losses[new]
         follow(means, factors, losses, rate=_RATE)
         self.votes += 1
         self.step.fill_(step)

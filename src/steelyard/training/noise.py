@@ -26,7 +26,8 @@ class Suspects(FullPrecision):
     """Domains that do not learn while the better half of the domains does.
 
     When the better half has begun to learn, at step t_e, a domain becomes a suspect if 88 % or more of its first loss
-    remains and its steps are not shown to help other samples of its own. A suspect is released for good as soon as less
+    remains, its loss is not below the median domain's (it may have been learned before, as in fine-tuning), and its
+    steps are not shown to help other samples of its own. A suspect is released for good as soon as less
     than 80 % of its first loss remains: it was only harder than the others. A domain that is a suspect still at step
     3 t_e looks noisy. From then on it keeps the part 3 t_e / t of its share at step t, but no less than a given part.
     So a hard domain has time to learn, and wrong labels lose their share before they are memorised.
@@ -54,13 +55,10 @@ class Suspects(FullPrecision):
     def observe(self, losses: Tensor, step: int, *, progress: Progress, transfer: Transfer) -> None:
         """Take in the losses of a vote; the transfer matrix has the vote already."""
         began = progress.observe(losses, step)
-        remaining = progress.remaining
         if began:
             self.own_errors.copy_(transfer.own_errors)
-            helps_itself = self.own_errors <= -beyond_doubt(len(remaining))
-            enough = self.own_errors.isfinite() & (transfer.count.diagonal() >= FEWEST_VOTES)
-            self.suspected.copy_((remaining >= _NOT_LEARNED) & ~helps_itself & enough)
-        self.suspected &= remaining >= _RELEASED
+            self.suspected.copy_(_do_not_learn(progress, transfer))
+        self.suspected &= progress.remaining >= _RELEASED
         if not bool(self.verdict) and progress.times_early >= PATIENCE:
             self.verdict.fill_(True)
             self.look_noisy.copy_(self.suspected)
@@ -77,3 +75,12 @@ class Suspects(FullPrecision):
         if progress.times_early > PATIENCE:
             part = max(least, PATIENCE / progress.times_early)
         return torch.where(self.suspected, part, 1.0).double()
+
+
+def _do_not_learn(progress: Progress, transfer: Transfer) -> Tensor:
+    """For each domain whether it has not begun to learn, as far as losses and its own steps show."""
+    own_errors = transfer.own_errors
+    helps_itself = own_errors <= -beyond_doubt(len(own_errors))
+    enough = own_errors.isfinite() & (transfer.count.diagonal() >= FEWEST_VOTES)
+    high = progress.current >= progress.current.nanquantile(0.5)
+    return (progress.remaining >= _NOT_LEARNED) & high & enough & ~helps_itself
