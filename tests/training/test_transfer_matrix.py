@@ -110,6 +110,11 @@ def test_harm_to_oneself_does_not_count():
     spreads = transfer.spreads[0].sqrt()
     torch.testing.assert_close(worths[1], (changes[1:] / 3 / spreads[1:]).sum())
     torch.testing.assert_close(worths[0], worths[1])
+    # Held-out samples were not memorised.
+    transfer = Transfer([1 / 3] * 3)
+    transfer.spreads.fill_(1.0)
+    worth = transfer.observe(judged, ones(), held_out=True).values[0]
+    torch.testing.assert_close(worth, (changes / 3 / transfer.spreads[0].sqrt()).sum())
 
 
 def test_what_is_common_to_all_steps_is_no_help():

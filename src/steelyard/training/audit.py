@@ -175,15 +175,19 @@ def audit_domains(
 def _noise_flags(entries: Sequence[DomainAudit], suspects: Suspects) -> list[Flag]:
     """Domains whose labels look noisy."""
     flags = []
-    in_errors = suspects.own_errors.tolist()
-    for entry, looks_noisy, own in zip(entries, suspects.look_noisy.tolist(), in_errors, strict=True):
-        if looks_noisy:
-            evidence = (
-                "While the better half of the domains learned, more than 80 % of its first loss remained. "
-                f"Its steps were not shown to help other samples of its own ({own:+.1f} standard errors). "
-                "Look at its labels; a domain that is much harder than the others looks the same."
-            )
-            flags.append(Flag(domain=entry.name, kind="noisy labels", evidence=evidence))
+    measured = (suspects.look_noisy, suspects.suspected, suspects.remaining, suspects.own_in_errors)
+    columns = (column.tolist() for column in measured)
+    for entry, looks_noisy, suspected, remaining, own in zip(entries, *columns, strict=True):
+        if not looks_noisy:
+            continue
+        evidence = (
+            f"While the better half of the domains learned, {remaining:.0%} of its first loss remained. "
+            f"Its steps were not shown to help other samples of its own ({own:+.1f} standard errors). "
+            "Look at its labels; a domain that is much harder than the others looks the same."
+        )
+        if not suspected:
+            evidence += " Its loss has fallen since: it was only hard, or its labels were memorised."
+        flags.append(Flag(domain=entry.name, kind="noisy labels", evidence=evidence))
     return flags
 
 

@@ -12,7 +12,7 @@ FEWEST_VOTES = 30
 
 _RATE = 0.05  # by which the running mean of a loss follows a new vote
 _FIRST_VOTES = 5  # whose mean is the first loss: a single one of few samples may be far off
-_LEARNED = 0.7  # of their first losses that remains, if the better half of the domains has begun to learn
+_LEARNED = 0.7  # of a first loss that remains, if a domain has begun to learn
 
 
 class Judging(FullPrecision):
@@ -76,7 +76,7 @@ class Progress(FullPrecision):
     """The part of each domain's first loss that remains, and when the better half of the domains began to learn.
 
     What a network learns first holds for other samples, too. Later it memorises the samples, wrong labels included. So
-    domains are compared early: from the moment when the better half of them has lost 30 % of its losses.
+    domains are compared early: from the step at which half of them have lost 30 % of their losses.
 
     Args:
         domains: the number of domains.
@@ -84,21 +84,21 @@ class Progress(FullPrecision):
 
     first: Tensor
     """The mean of each domain's losses at its first votes; 0 before."""
-    losses: Tensor
+    loss_counts: Tensor
     """The number of losses seen of each domain."""
     running: Tensor
     """The running mean of each domain's loss, and the sum of the factors in it."""
     votes: Tensor
     """The number of votes so far."""
     step: Tensor
-    """The number of training steps so far, votes or not."""
+    """The number of training steps, votes or not, up to the last vote."""
     early_step: Tensor
     """The step at which the better half had begun to learn; 0 before."""
 
     def __init__(self, domains: int) -> None:
         super().__init__()
         self.register_buffer("first", torch.zeros(domains, dtype=torch.float64))
-        self.register_buffer("losses", torch.zeros(domains, dtype=torch.long))
+        self.register_buffer("loss_counts", torch.zeros(domains, dtype=torch.long))
         self.register_buffer("running", torch.zeros(2, domains, dtype=torch.float64))
         self.register_buffer("votes", torch.zeros((), dtype=torch.long))
         self.register_buffer("step", torch.zeros((), dtype=torch.long))
@@ -112,18 +112,21 @@ class Progress(FullPrecision):
 
     @property
     def remaining(self) -> Tensor:
-        """The part of each first loss that remains; NaN for a domain without a vote, or a first loss not above 0."""
-        return torch.where(self.first > 0, self.current / self.first, torch.nan)
+        """The part of each first loss that remains; NaN for a domain without a vote, or a first loss not above 0.
+
+        A loss that became negative counts as 0.
+        """
+        return torch.where(self.first > 0, (self.current / self.first).clamp(min=0), torch.nan)
 
     @property
-    def of_the_better_half(self) -> float:
-        """The mean of `remaining` over the better half of the domains; NaN if nothing is known."""
-        parts = self.remaining[~self.remaining.isnan()].sort().values
-        return float(parts[: (len(parts) + 1) // 2].mean())
+    def better_half_learns(self) -> bool:
+        """Whether at least half of the domains have lost 30 % of their first losses."""
+        learning = self.remaining <= _LEARNED
+        return 2 * int(learning.sum()) >= len(learning)
 
     @property
-    def times_early(self) -> float:
-        """The time so far, in units of what the better half needed to begin to learn; 0 before."""
+    def time(self) -> float:
+        """The steps so far, in units of those that the better half needed to begin to learn; 0 before."""
         if int(self.early_step) == 0:
             return 0.0
         return int(self.step) / int(self.early_step)
@@ -136,14 +139,14 @@ class Progress(FullPrecision):
             step: the number of training steps so far, this one included.
         """
         losses = losses.to(self.first.device)
-        self.losses += losses.isfinite()
-        at_start = losses.isfinite() & (self.losses <= _FIRST_VOTES)
-        self.first += torch.where(at_start, (losses - self.first) / self.losses, 0.0)
+        self.loss_counts += losses.isfinite()
+        at_start = losses.isfinite() & (self.loss_counts <= _FIRST_VOTES)
+        self.first += torch.where(at_start, (losses - self.first) / self.loss_counts, 0.0)
         means, factors = self.running
         follow(means, factors, losses, rate=_RATE)
         self.votes += 1
         self.step.fill_(step)
-        if int(self.early_step) or int(self.votes) < FEWEST_VOTES or not self.of_the_better_half <= _LEARNED:
+        if int(self.early_step) or int(self.votes) < FEWEST_VOTES or not self.better_half_learns:
             return False
         self.early_step.fill_(step)
         return True

@@ -9,7 +9,7 @@ from steelyard.training.full_precision import FullPrecision
 from steelyard.training.judging import FEWEST_VOTES, Progress
 from steelyard.training.transfer import Transfer
 
-PATIENCE = 3.0
+PATIENCE = 2.0
 """How long a suspect keeps its whole share, in units of the time that the better half needed to begin to learn."""
 
 _LEVEL = 0.01  # of an error, for all domains and both questions about transfer together
@@ -25,12 +25,14 @@ def beyond_doubt(domains: int) -> float:
 class Suspects(FullPrecision):
     """Domains that do not learn while the better half of the domains does.
 
-    When the better half has begun to learn, at step t_e, a domain becomes a suspect if 88 % or more of its first loss
-    remains, its loss is not below the median domain's (it may have been learned before, as in fine-tuning), and its
-    steps are not shown to help other samples of its own. A suspect is released for good as soon as less
-    than 80 % of its first loss remains: it was only harder than the others. A domain that is a suspect still at step
-    3 t_e looks noisy. From then on it keeps the part 3 t_e / t of its share at step t, but no less than a given part.
-    So a hard domain has time to learn, and wrong labels lose their share before they are memorised.
+    Let t_e be the step at which the better half has begun to learn. A domain becomes a suspect then if 88 % or more of
+    its first loss remains, its loss is above the median domain's (a low one was learned before, as in fine-tuning), and
+    its steps are not shown to help other samples of its own. A suspect is released for good as soon as less than 80 %
+    of its first loss remains: it was only harder than the others. A domain that is a suspect still at step 2 t_e looks
+    noisy. From then on it keeps the part 2 t_e / t of its share at step t, but no less than a given part. So a hard
+    domain has time to learn, and wrong labels lose their share before they are memorised.
+
+    Nobody is named later than t_e: a domain with fewer than 30 votes by then is never a suspect.
 
     Args:
         domains: the number of domains.
@@ -39,48 +41,49 @@ class Suspects(FullPrecision):
     suspected: Tensor
     """For each domain whether it is a suspect now."""
     look_noisy: Tensor
-    """For each domain whether it was a suspect still when the patience ended; later releases do not change it."""
-    own_errors: Tensor
-    """What each domain's steps did to itself when suspects were named, in standard errors; 0 before."""
-    verdict: Tensor
-    """Whether the patience has ended."""
+    """For each domain whether it was a suspect still at step 2 t_e; later releases do not change it."""
+    own_in_errors: Tensor
+    """What each domain's steps had done to itself by step t_e, in standard errors; 0 before."""
+    remaining: Tensor
+    """The part of each first loss that remained at step 2 t_e; 0 before."""
+    decided: Tensor
+    """Whether step 2 t_e is over."""
 
     def __init__(self, domains: int) -> None:
         super().__init__()
         self.register_buffer("suspected", torch.zeros(domains, dtype=torch.bool))
         self.register_buffer("look_noisy", torch.zeros(domains, dtype=torch.bool))
-        self.register_buffer("own_errors", torch.zeros(domains, dtype=torch.float64))
-        self.register_buffer("verdict", torch.zeros((), dtype=torch.bool))
+        self.register_buffer("own_in_errors", torch.zeros(domains, dtype=torch.float64))
+        self.register_buffer("remaining", torch.zeros(domains, dtype=torch.float64))
+        self.register_buffer("decided", torch.zeros((), dtype=torch.bool))
 
-    def observe(self, losses: Tensor, step: int, *, progress: Progress, transfer: Transfer) -> None:
-        """Take in the losses of a vote; the transfer matrix has the vote already."""
-        began = progress.observe(losses, step)
-        if began:
-            self.own_errors.copy_(transfer.own_errors)
-            self.suspected.copy_(_do_not_learn(progress, transfer))
+    def name(self, progress: Progress, transfer: Transfer) -> None:
+        """Name the suspects: the better half of the domains has begun to learn."""
+        self.own_in_errors.copy_(transfer.own_in_errors)
+        helps_itself = self.own_in_errors <= -beyond_doubt(len(self.suspected))
+        enough = self.own_in_errors.isfinite() & (transfer.count.diagonal() >= FEWEST_VOTES)
+        levels = progress.current / transfer.loss_scale  # in the same units
+        high = levels > levels.nanquantile(0.5)
+        self.suspected.copy_((progress.remaining >= _NOT_LEARNED) & high & enough & ~helps_itself)
+
+    def follow(self, progress: Progress) -> bool:
+        """Release the suspects that learn; return whether step 2 t_e has just come."""
         self.suspected &= progress.remaining >= _RELEASED
-        if not bool(self.verdict) and progress.times_early >= PATIENCE:
-            self.verdict.fill_(True)
-            self.look_noisy.copy_(self.suspected)
-            transfer.keep_early()
+        if bool(self.decided) or progress.time < PATIENCE:
+            return False
+        self.decided.fill_(True)
+        self.look_noisy.copy_(self.suspected)
+        self.remaining.copy_(progress.remaining)
+        return True
 
     def kept_shares(self, progress: Progress, least: float) -> Tensor:
-        """What each domain keeps of its share: 1, or less for a suspect whose patience has ended.
+        """What each domain keeps of its share: 1, or less for a suspect after step 2 t_e.
 
         Args:
             progress: has the time.
             least: the smallest part that is left.
         """
-        part = 1.0
-        if progress.times_early > PATIENCE:
-            part = max(least, PATIENCE / progress.times_early)
-        return torch.where(self.suspected, part, 1.0).double()
-
-
-def _do_not_learn(progress: Progress, transfer: Transfer) -> Tensor:
-    """For each domain whether it has not begun to learn, as far as losses and its own steps show."""
-    own_errors = transfer.own_errors
-    helps_itself = own_errors <= -beyond_doubt(len(own_errors))
-    enough = own_errors.isfinite() & (transfer.count.diagonal() >= FEWEST_VOTES)
-    high = progress.current >= progress.current.nanquantile(0.5)
-    return (progress.remaining >= _NOT_LEARNED) & high & enough & ~helps_itself
+        kept = torch.ones(len(self.suspected), dtype=torch.float64)
+        if progress.time > PATIENCE:
+            kept[self.suspected.cpu()] = max(least, PATIENCE / progress.time)
+        return kept

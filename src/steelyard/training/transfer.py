@@ -83,7 +83,7 @@ class Transfer(FullPrecision):
         return 2 * int(harmful_domains.sum()) > len(self.importance)
 
     @property
-    def own_errors(self) -> Tensor:
+    def own_in_errors(self) -> Tensor:
         """What a step for each domain does to itself, on other samples: the mean so far, in standard errors."""
         return _in_errors(self.moments)[:, :-2].diagonal()
 
@@ -145,16 +145,20 @@ class Transfer(FullPrecision):
             parts = parts * sizes
         return tuple((parts / parts.sum()).tolist())
 
-    def observe(self, judged: Tensor, gradient_norms: Tensor, *, ignored: Tensor | None = None) -> Measurement:
+    def observe(
+        self, judged: Tensor, gradient_norms: Tensor, *, ignored: Tensor | None = None, held_out: bool = False
+    ) -> Measurement:
         """Take in one vote; return what a step for each domain was worth to all in it.
 
         With rows divided by the gradients' scale, H_i = Σ_j ω_j T_ij / s_j. s_j² is the running mean over votes of the
-        variance of column j, so that no domain counts for more because its scores vary more.
+        variance of column j, so that no domain counts for more because its scores vary more. T_ii is left out where its
+        mean is above 0: samples that were memorised look as if their domain harmed itself.
 
         Args:
             judged: the judged scores after each step, and after the zero step in the last row; NaN where unknown.
             gradient_norms: of each domain's meta-train gradient; NaN where unknown.
             ignored: for each domain whether its scores count for nothing; default none.
+            held_out: whether held-out samples judged; they were not memorised, so T_ii counts always.
 
         Nothing is measured where fewer than two domains had a step, or where the steps of most domains harm the others.
         """
@@ -172,8 +176,8 @@ class Transfer(FullPrecision):
         worth = torch.zeros_like(self.importance)
         parts = scaled * self.importance / torch.where(usable, spread, 1.0)
         parts[:, ~usable] = 0
-        # Samples that were memorised look as if their domain harmed itself. That says nothing about its worth.
-        parts.diagonal()[self.mean.diagonal() > 0] = 0
+        if not held_out:
+            parts.diagonal()[self.mean.diagonal() > 0] = 0
         worth[stepped] = parts[stepped].sum(1)
         return Measurement(worth.cpu(), stepped.cpu())
 

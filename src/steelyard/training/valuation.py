@@ -57,20 +57,30 @@ class Valuation(nn.Module):
     def weights_for(self, shares: Sequence[float]) -> tuple[float, ...]:
         """The weights of the losses for these shares of the update; distrusted domains get part of their own."""
         parts = torch.tensor(shares, dtype=torch.float64)
-        kept = self.suspects.kept_shares(self.progress, self.noisy_share).cpu()
+        kept = self.suspects.kept_shares(self.progress, self.noisy_share)
         parts = torch.where(self.distrusted.cpu(), kept * parts, parts)
         return self.transfer.weights_for((parts / parts.sum()).tolist())
 
-    def measurement(self, finding: Finding, step: int) -> Measurement:
-        """What the weighting follows, at the training step of this number."""
+    def measurement(self, finding: Finding, step: int, *, held_out: bool = False) -> Measurement:
+        """What the weighting follows.
+
+        Args:
+            finding: of the probe.
+            step: the number of training steps so far, this one included.
+            held_out: whether other samples than those of the batch judged.
+        """
         if finding.scores is None or not finding.measurement.is_finite:
             return finding.measurement
         bounded_before = ~self.judging.negative
         judged = self.judging(finding.scores)
         self.transfer.forget(bounded_before & self.judging.negative)  # judged in other units from now on
-        worth = self.transfer.observe(judged, finding.scores.gradient_norms, ignored=self.distrusted)
-        losses = finding.scores.losses
-        self.suspects.observe(losses, step, progress=self.progress, transfer=self.transfer)
+        worth = self.transfer.observe(
+            judged, finding.scores.gradient_norms, ignored=self.distrusted, held_out=held_out
+        )
+        if self.progress.observe(finding.scores.losses, step):
+            self.suspects.name(self.progress, self.transfer)
+        if self.suspects.follow(self.progress):
+            self.transfer.keep_early()
         if self.statistic is Statistic.WORTH:
             return _without(worth, self.distrusted.cpu())
         if self.statistic is not Statistic.HYPOTHETICAL_LOSSES or not self.needs_scores:
