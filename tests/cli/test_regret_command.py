@@ -42,6 +42,7 @@ def test_the_smallest_form_has_every_method_and_both_pages(smallest):
         assert title in summary
         assert title in page
     assert "<svg" in page
+    assert (smallest / "in_short.png").read_bytes().startswith(b"\x89PNG")
     assert "evidence: " in page
 
 

@@ -195,6 +195,10 @@ def test_kinds_of_faults_are_summed_up_over_problems():
     assert labels.gain.mean == pytest.approx(((0.1005 + 0) / 2 - 0.0305) / 2)
     assert labels.closed == pytest.approx(0.5)
     assert (plain.kind, plain.rows, plain.gaining, plain.closed) == ("nothing wrong", 1, 0, None)
+    results.append(result())
+    results.append(result("evidence", score=0.49))
+    results.append(sweep(0, **{"1-30": (0.5, 0.5005)}))  # too small a gap to be divided by
+    assert summarise_kinds(results, ["evidence"])[1].closed is None
 
 
 def test_the_page_has_all_tables():

@@ -74,7 +74,7 @@ class Regret(Command):
 
     def _conclude(self) -> None:
         """Write what follows from the results alone."""
-        from steelyard.cli.regret_report import REPORT, regret_report
+        from steelyard.cli.regret_report import REPORT, regret_report, short_figure
         from steelyard.experiments.regret.page import SUMMARY, summary_page
         from steelyard.experiments.regret.results import RESULTS, read_results
         from steelyard.files.atomic import write_bytes, write_text
@@ -85,10 +85,8 @@ class Regret(Command):
         if not results:
             return
         write_text(self.out / SUMMARY, summary_page(results))
-        report = regret_report(results)
-        write_text(self.out / REPORT, render_report(report))
-        for figure in report.figures[:1]:  # the answer as a picture, for a page of one's own; none without a comparison
-            write_bytes(self.out / _PICTURE, figures_page([figure]))
+        write_text(self.out / REPORT, render_report(regret_report(results)))
+        write_bytes(self.out / _PICTURE, figures_page([short_figure(results)]))
         say(f"{len(results)} trials; look at {self.out / REPORT}, or at {self.out / SUMMARY}")
 
     def _check_out(self) -> None:

@@ -32,7 +32,7 @@ _SHORT_CAPTION = (
 
 
 def short_figure(results: Sequence[TrialResult]) -> ReportFigure:
-    """Return the answer as a picture: a row for each kind of fault; for trials of some method beside equal weights."""
+    """Return the answer as a picture: a row for each kind of fault; without a row if nothing can be compared."""
     shown = []
     for summary in summarise_kinds(results, _shown_methods(gains(results))):
         gain = summary.gain

@@ -74,9 +74,7 @@ class Valuation(nn.Module):
         bounded_before = ~self.judging.negative
         judged = self.judging(finding.scores)
         self.transfer.forget(bounded_before & self.judging.negative)  # judged in other units from now on
-        worth = self.transfer.observe(
-            judged, finding.scores.gradient_norms, ignored=self.distrusted, held_out=held_out
-        )
+        worth = self.transfer.observe(judged, finding.scores.gradient_norms, ignored=self.distrusted, held_out=held_out)
         if self.progress.observe(finding.scores.losses, step):
             self.suspects.name(self.progress, self.transfer)
         if self.suspects.follow(self.progress):

@@ -27,8 +27,8 @@ class Evidence(Weighting):
 
         w = (1 − K f) softmax(a) + f,    a_d = −κ sign(S_d) max(|S_d| − z √N_d, 0).
 
-    So equal shares stay equal until there is evidence, and every domain keeps a share of at least f. A domain that is
-    absent from a vote keeps its S and N. w_d is a domain's *share of the update*: the balancer divides it by the size
+    So equal shares stay equal until there is evidence, and w is at least f for every domain. A domain that is absent
+    from a vote keeps its S and N. w_d is a domain's *share of the update*: the balancer divides it by the size
     of the domain's gradients to get the weight of its loss, so that a loss in other units does not count for more.
 
     Args:
@@ -36,7 +36,7 @@ class Evidence(Weighting):
         caution: z, how many standard deviations do not count.
         floor: K f, the part of the update that is divided equally whatever the evidence.
         noisy_share: the least part of its share that a domain keeps whose labels look noisy. It loses its share step by
-            step, judges nobody, and is trusted again as soon as it learns. With 1 it keeps all of it, and judges.
+            step, takes no part in votes, and is trusted again as soon as it learns. With 1 no domain is distrusted.
 
     The defaults were chosen on small problems, see docs/does_it_pay.md.
 

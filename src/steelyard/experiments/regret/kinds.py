@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from steelyard.experiments.regret.methods import BASELINE, SWEEP
 from steelyard.experiments.regret.pooling import pool_gains
@@ -19,6 +20,8 @@ KINDS = {
 }
 """Of each variant, the kind of fault; other variants are kinds of their own."""
 
+_SMALLEST_GAP = 0.005  # of scores
+
 
 @dataclass(frozen=True, kw_only=True)
 class KindSummary:
@@ -32,7 +35,7 @@ class KindSummary:
         losing: Rows whose interval lies below 0.
         gain: The mean over problems, with its interval over problems.
         closed: The part of the gap between equal weights and the best of the sweep that the method closes, over all
-            seeds that have a sweep; `None` if none has, or there is no gap.
+            seeds that have a sweep; `None` if none has, or the gap is too small to be divided by.
     """
 
     kind: str
@@ -77,14 +80,14 @@ def _summarise(
 
 def _closed(settings: Iterable[Setting], scores: Mapping[Setting, ScoreBySeed]) -> float | None:
     """Return the sum of the method's gains as a part of the sum of the sweep's gains, over the seeds with a sweep."""
-    gained = possible = 0.0
+    gained, possible = [], []
     for setting in settings:
         equal = scores[replace(setting, method=BASELINE)]
         swept = scores.get(replace(setting, method=SWEEP), {})
         own = scores[setting]
         for seed in swept.keys() & equal.keys() & own.keys():
-            gained += own[seed] - equal[seed]
-            possible += swept[seed] - equal[seed]
-    if possible <= 0:
+            gained.append(own[seed] - equal[seed])
+            possible.append(swept[seed] - equal[seed])
+    if not possible or fmean(possible) < _SMALLEST_GAP:
         return None
-    return gained / possible
+    return fmean(gained) / fmean(possible)

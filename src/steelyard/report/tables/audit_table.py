@@ -37,9 +37,9 @@ def audit_table(audit: Audit, *, title: str = "What each domain does") -> PageTa
         rows=rows,
         note=(
             "Weight: of the loss, at the end of training. Share: of the update. Gradients: their size, relative to the "
-            "median domain's. Loss left: the part of its first loss, when the better half of the domains had halved "
-            "theirs. Own, to others, from others: the mean change of the judged score by one step, of the "
-            "domain itself, of the others by its steps, and of the domain by the others' steps; negative helps. "
+            "median domain's. Loss left: the part of its first loss that is left. Own, to others, from others: the "
+            "mean change of the judged score by one step, of the domain itself, of the others by its steps, and of the "
+            "domain by the others' steps; negative helps. "
             "Present: in this part of the batches. Votes: those in which transfer was measured; a domain with fewer "
             f"than {FEWEST_VOTES} is not flagged for its transfer."
         ),
