@@ -41,7 +41,7 @@ def trained(**settings):
 def test_a_hard_domain_is_suspected_and_then_trusted_again():
     balancer, accuracy = trained()
     suspects = balancer.valuation.suspects
-    assert suspects.look_noisy.tolist() == [False, True]  # it took more than twice as long as the line
+    assert suspects.look_noisy.tolist() == [False, True]  # it took more than three times as long as the line
     assert not suspects.suspected.any()
     _, accuracy_with_equal_weights = trained(weighting=sy.Fixed())
     assert accuracy_with_equal_weights > 0.8

@@ -129,8 +129,8 @@ def test_what_few_votes_say_about_transfer_is_not_flagged():
     means[1] = [0.5, HELP, 0.5, 0.5]
     assert flags_of(audit_of(transfer_of(means, votes=29), losses=ALL_BUT_C)) == []
     assert flags_of(audit_of(transfer_of(means, votes=30), losses=ALL_BUT_C)) == [("b", "harms others")]
-    assert flags_of(audit_of(transfer_of(means, votes=59), losses=ALL_BUT_C)) == [("b", "harms others")]
-    flags = flags_of(audit_of(transfer_of(means, votes=60), losses=ALL_BUT_C))  # twice as long as the others
+    assert flags_of(audit_of(transfer_of(means, votes=89), losses=ALL_BUT_C)) == [("b", "harms others")]
+    flags = flags_of(audit_of(transfer_of(means, votes=90), losses=ALL_BUT_C))  # three times as long as the others
     assert flags == [("c", "noisy labels"), ("b", "harms others")]
 
 

@@ -55,7 +55,7 @@ def part_of_c(valuation):
 def test_a_domain_that_learns_nothing_loses_its_share_step_by_step(steps, part):
     valuation = valuation_after(NOTHING_LEARNED, steps=steps)
     assert valuation.suspects.suspected.tolist() == [False, False, True]
-    assert valuation.suspects.look_noisy.tolist() == [False, False, steps >= 2 * EARLY]
+    assert valuation.suspects.look_noisy.tolist() == [False, False, steps >= 3 * EARLY]
     assert part_of_c(valuation) == pytest.approx(part)
     assert sum(valuation.weights_for([1 / 3] * 3)) == pytest.approx(1)
 
@@ -76,7 +76,7 @@ def test_a_domain_that_learns_late_is_trusted_again(steps):
         vote(valuation, NOTHING_LEARNED, step=step)
     assert not valuation.suspects.suspected.any()
     assert part_of_c(valuation) == 1
-    assert valuation.suspects.look_noisy.tolist() == [False, False, steps >= 2 * EARLY]
+    assert valuation.suspects.look_noisy.tolist() == [False, False, steps >= 3 * EARLY]
 
 
 def test_with_a_share_of_one_the_audit_says_it_and_the_weights_do_not_follow():

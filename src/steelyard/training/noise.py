@@ -12,6 +12,7 @@ from steelyard.training.transfer import Transfer
 PATIENCE = 2.0
 """How long a suspect keeps its whole share, in units of the time that the better half needed to begin to learn."""
 
+_DECISION = 3.0  # when the audit says what looks noisy, in the same units: later, so that it is rarely wrong
 _LEVEL = 0.01  # of an error, for all domains and both questions about transfer together
 _NOT_LEARNED = 0.88  # of a first loss that remains, when the better half of the domains has begun to learn
 _RELEASED = 0.8  # of a first loss: a suspect with less has learned something
@@ -28,9 +29,9 @@ class Suspects(FullPrecision):
     Let t_e be the step at which the better half has begun to learn. A domain becomes a suspect then if 88 % or more of
     its first loss remains, its loss is above the median domain's (a low one was learned before, as in fine-tuning), and
     its steps are not shown to help other samples of its own. A suspect is released for good as soon as less than 80 %
-    of its first loss remains: it was only harder than the others. A domain that is a suspect still at step 2 t_e looks
-    noisy. From then on it keeps the part 2 t_e / t of its share at step t, but no less than a given part. So a hard
-    domain has time to learn, and wrong labels lose their share before they are memorised.
+    of its first loss remains: it was only harder than the others. From step 2 t_e on it keeps the part 2 t_e / t of its
+    share at step t, but no less than a given part. So a hard domain has time to learn, and wrong labels lose their
+    share before they are memorised. A domain that is a suspect still at step 3 t_e looks noisy, which the audit says.
 
     Nobody is named later than t_e: a domain with fewer than 30 votes by then is never a suspect.
 
@@ -41,13 +42,13 @@ class Suspects(FullPrecision):
     suspected: Tensor
     """For each domain whether it is a suspect now."""
     look_noisy: Tensor
-    """For each domain whether it was a suspect still at step 2 t_e; later releases do not change it."""
+    """For each domain whether it was a suspect still at step 3 t_e; later releases do not change it."""
     own_in_errors: Tensor
     """What each domain's steps had done to itself by step t_e, in standard errors; 0 before."""
     remaining: Tensor
-    """The part of each first loss that remained at step 2 t_e; 0 before."""
+    """The part of each first loss that remained at step 3 t_e; 0 before."""
     decided: Tensor
-    """Whether step 2 t_e is over."""
+    """Whether step 3 t_e is over."""
 
     def __init__(self, domains: int) -> None:
         super().__init__()
@@ -67,9 +68,9 @@ class Suspects(FullPrecision):
         self.suspected.copy_((progress.remaining >= _NOT_LEARNED) & high & enough & ~helps_itself)
 
     def follow(self, progress: Progress) -> bool:
-        """Release the suspects that learn; return whether step 2 t_e has just come."""
+        """Release the suspects that learn; return whether step 3 t_e has just come."""
         self.suspected &= progress.remaining >= _RELEASED
-        if bool(self.decided) or progress.time < PATIENCE:
+        if bool(self.decided) or progress.time < _DECISION:
             return False
         self.decided.fill_(True)
         self.look_noisy.copy_(self.suspected)
