@@ -84,6 +84,19 @@ def test_a_domain_that_is_hard_and_helps_itself_is_not_said_to_have_noisy_labels
     assert flags_of(audit_of(transfer_of(means), losses=ALL_BUT_C)) == []
 
 
+def test_a_flag_says_whether_the_loss_has_fallen_since():
+    transfer = transfer_of(uniform(own=0.0))
+    equal = dict.fromkeys(NAMES, 0.25)
+    progress, suspects = suspects_after(transfer, *ALL_BUT_C, votes=100)
+    for later, text in ((0.97, "looks the same."), (0.1, "it was only hard, or its labels were memorised.")):
+        for step in range(101, 201):
+            progress.observe(torch.tensor([0.3, 0.3, later, 0.3], dtype=torch.float64), step)
+            suspects.follow(progress)
+        audit = audit_domains(NAMES, transfer, progress, suspects, weights=equal, shares=equal, presences=[1.0] * 4)
+        (flag,) = audit.flags
+        assert flag.evidence.endswith(text)
+
+
 def test_what_is_measured_after_the_early_phase_does_not_hide_harm():
     transfer = transfer_of(uniform(), votes=100)
     transfer.keep_early()
