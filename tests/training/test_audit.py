@@ -32,13 +32,11 @@ def transfer_of(means, *, votes=200, noise=0.1, norms=(1.0,) * 4, importance=(0.
 
 def suspects_after(transfer, *ends, votes):
     """What losses say that are 1 at the first five votes, and have these values from then on; a vote on each step."""
-    progress, suspects = Progress(len(ends)), Suspects(len(ends))
+    suspects = Suspects(len(ends))
     first, later = torch.ones(len(ends), dtype=torch.float64), torch.tensor(ends, dtype=torch.float64)
     for step in range(1, votes + 1):
-        if progress.observe(first if step <= 5 else later, step):
-            suspects.name(progress, transfer)
-        suspects.follow(progress)
-    return progress, suspects
+        suspects.observe(first if step <= 5 else later, step, transfer)
+    return suspects
 
 
 ALL_LEARN = (0.3, 0.3, 0.3, 0.3)
@@ -51,7 +49,7 @@ def uniform(own=HELP, others=HELP / 2):
 
 def audit_of(transfer, *, losses=ALL_LEARN, shares=None, presences=(1.0,) * 4):
     equal = dict.fromkeys(NAMES, 0.25)
-    measured = (transfer, *suspects_after(transfer, *losses, votes=max(1, int(transfer.count.max()))))
+    measured = (transfer, suspects_after(transfer, *losses, votes=max(1, int(transfer.count.max()))))
     return audit_domains(NAMES, *measured, weights=equal, shares=shares or equal, presences=presences)
 
 
@@ -87,12 +85,11 @@ def test_a_domain_that_is_hard_and_helps_itself_is_not_said_to_have_noisy_labels
 def test_a_flag_says_whether_the_loss_has_fallen_since():
     transfer = transfer_of(uniform(own=0.0))
     equal = dict.fromkeys(NAMES, 0.25)
-    progress, suspects = suspects_after(transfer, *ALL_BUT_C, votes=100)
+    suspects = suspects_after(transfer, *ALL_BUT_C, votes=100)
     for later, text in ((0.97, "looks the same."), (0.1, "it was only hard, or its labels were memorised.")):
         for step in range(101, 201):
-            progress.observe(torch.tensor([0.3, 0.3, later, 0.3], dtype=torch.float64), step)
-            suspects.follow(progress)
-        audit = audit_domains(NAMES, transfer, progress, suspects, weights=equal, shares=equal, presences=[1.0] * 4)
+            suspects.observe(torch.tensor([0.3, 0.3, later, 0.3], dtype=torch.float64), step, transfer)
+        audit = audit_domains(NAMES, transfer, suspects, weights=equal, shares=equal, presences=[1.0] * 4)
         (flag,) = audit.flags
         assert flag.evidence.endswith(text)
 

@@ -172,5 +172,5 @@ def test_distrust_is_part_of_a_checkpoint():
     other.load_state_dict(valuation.state_dict())
     assert part_of_c(other) == pytest.approx(1 / 6)
     assert other.suspects.look_noisy.tolist() == [False, False, True]
-    assert torch.equal(other.progress.remaining, valuation.progress.remaining)
+    assert torch.equal(other.suspects.progress.remaining, valuation.suspects.progress.remaining)
     assert torch.equal(other.transfer.early, valuation.transfer.early)

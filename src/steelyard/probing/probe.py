@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, final
 
 import torch
@@ -83,11 +83,13 @@ class Finding:
         measurement: the statistic over the domains.
         shared: the part of the outer losses and gradients that the probe has computed, if any.
         scores: of a vote, each domain's score after each hypothetical step, where they were asked for.
+        held_out: whether the scores are those of held-out samples.
     """
 
     measurement: Measurement
     shared: Shared | None = None
     scores: Scores | None = None
+    held_out: bool = False
 
 
 class Probe(nn.Module, ABC):
@@ -178,7 +180,7 @@ class Probe(nn.Module, ABC):
         self.steps += 1
         if isinstance(result, Measurement):
             return Finding(result)
-        return result
+        return replace(result, held_out=held_out is not None)
 
     def _measure_held_out(
         self,

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from steelyard.training.judging import FEWEST_VOTES, Progress
+from steelyard.training.judging import FEWEST_VOTES
 from steelyard.training.noise import Suspects, beyond_doubt
 from steelyard.training.transfer import Transfer
 
@@ -124,7 +124,6 @@ class Audit:
 def audit_domains(
     domains: Sequence[str],
     transfer: Transfer,
-    progress: Progress,
     suspects: Suspects,
     *,
     weights: Mapping[str, float],
@@ -136,15 +135,14 @@ def audit_domains(
     Args:
         domains: their names.
         transfer: what was measured.
-        progress: how far the losses have fallen.
-        suspects: which domains did not learn.
+        suspects: how far the losses have fallen, and which domains did not learn.
         weights: of the losses now.
         shares: of the update now.
         presences: for each domain the part of the batches that hold samples of it.
     """
     means, errors = transfer.mean.cpu(), transfer.standard_error.cpu()
     loss_scale = transfer.loss_scale.cpu()
-    given, remaining = transfer.given.cpu(), progress.remaining.cpu()
+    given, remaining = transfer.given.cpu(), suspects.progress.remaining.cpu()
     entries = []
     for number, name in enumerate(domains):
         others = [index for index in range(len(domains)) if index != number]

@@ -145,7 +145,7 @@ class Balancer(nn.Module):
     def audit(self) -> Audit:
         """Who helps whom, and which domain is noisy, harmful, out of scale or starved; `print` shows it as a table."""
         presences = (self._presence[1:].double() / self._presence[0]).tolist()  # NaN before the first batch
-        measured = (self.transfer, self.valuation.progress, self.valuation.suspects)
+        measured = (self.transfer, self.valuation.suspects)
         return audit_domains(self.domains, *measured, weights=self.weights, shares=self.shares, presences=presences)
 
     def forward(
@@ -227,7 +227,7 @@ class Balancer(nn.Module):
         if less_often is not None:
             self.probe.every, self.probe.warm_up = less_often.arguments["every"], less_often.arguments["warm_up"]
             self._choice = arguments.as_bytes(less_often).to(self._outcomes.device)
-        return self._update(finding, model, batch, yields_scores=yields_scores, held_out=held_out is not None)
+        return self._update(finding, model, batch, yields_scores=yields_scores)
 
     def _choose_if_due(self, model: nn.Module, optimizer: Optimizer | None, *, held_out: bool) -> None:
         """Choose the probe at the first call in training."""
@@ -253,13 +253,7 @@ class Balancer(nn.Module):
         self._missed_votes = MissedVotes(gathers=probe is not None and probe.gathering is not None)
 
     def _update(
-        self,
-        finding: Finding,
-        model: nn.Module,
-        batch: Mapping[str, Tree],
-        *,
-        yields_scores: bool = False,
-        held_out: bool = False,
+        self, finding: Finding, model: nn.Module, batch: Mapping[str, Tree], *, yields_scores: bool = False
     ) -> tuple[Finding, Update]:
         """Let the weights follow the measurement, on all ranks alike."""
         if is_shared(self._group):
@@ -272,8 +266,7 @@ class Balancer(nn.Module):
             self._ranks_agreed = True
             if ranks_apart:
                 return finding, self._count(Update(Outcome.RANKS_APART))
-        measurement = self.valuation.measurement(finding, int(self._presence[0]), held_out=held_out)
-        update = Update(Outcome.NO_EVIDENCE)
+        measurement, update = self.valuation.measurement(finding, int(self._presence[0])), Update(Outcome.NO_EVIDENCE)
         if bool(measurement.present.any()) or not bool(finding.measurement.present.any()):
             update = self.weighting.observe(measurement)
         return replace(finding, measurement=measurement), self._count(update)

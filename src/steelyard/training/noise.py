@@ -9,10 +9,8 @@ from steelyard.training.full_precision import FullPrecision
 from steelyard.training.judging import FEWEST_VOTES, Progress
 from steelyard.training.transfer import Transfer
 
-PATIENCE = 2.0
-"""How long a suspect keeps its whole share, in units of the time that the better half needed to begin to learn."""
-
-_DECISION = 3.0  # when the audit says what looks noisy, in the same units: later, so that it is rarely wrong
+_PATIENCE = 2.0  # how long a suspect keeps its whole share, in units of t_e
+_DECISION = 3.0  # when the audit says what looks noisy, in the same units; later, so that it is rarely wrong
 _LEVEL = 0.01  # of an error, for all domains and both questions about transfer together
 _NOT_LEARNED = 0.88  # of a first loss that remains, when the better half of the domains has begun to learn
 _RELEASED = 0.8  # of a first loss: a suspect with less has learned something
@@ -37,6 +35,9 @@ class Suspects(FullPrecision):
 
     Args:
         domains: the number of domains.
+
+    Attributes:
+        progress: how far the losses have fallen.
     """
 
     suspected: Tensor
@@ -52,39 +53,43 @@ class Suspects(FullPrecision):
 
     def __init__(self, domains: int) -> None:
         super().__init__()
+        self.progress = Progress(domains)
         self.register_buffer("suspected", torch.zeros(domains, dtype=torch.bool))
         self.register_buffer("look_noisy", torch.zeros(domains, dtype=torch.bool))
         self.register_buffer("own_in_errors", torch.zeros(domains, dtype=torch.float64))
         self.register_buffer("remaining", torch.zeros(domains, dtype=torch.float64))
         self.register_buffer("decided", torch.zeros((), dtype=torch.bool))
 
-    def name(self, progress: Progress, transfer: Transfer) -> None:
+    def observe(self, losses: Tensor, step: int, transfer: Transfer) -> bool:
+        """Take in the losses of a vote; return whether step 3 t_e has just come.
+
+        Args:
+            losses: of each domain; NaN for absent ones.
+            step: the number of training steps so far, this one included.
+            transfer: what was measured so far, this vote included.
+        """
+        if self.progress.observe(losses, step):
+            self._name(transfer)
+        self.suspected &= self.progress.remaining >= _RELEASED
+        if bool(self.decided) or self.progress.time < _DECISION:
+            return False
+        self.decided.fill_(True)
+        self.look_noisy.copy_(self.suspected)
+        self.remaining.copy_(self.progress.remaining)
+        return True
+
+    def _name(self, transfer: Transfer) -> None:
         """Name the suspects: the better half of the domains has begun to learn."""
         self.own_in_errors.copy_(transfer.own_in_errors)
         helps_itself = self.own_in_errors <= -beyond_doubt(len(self.suspected))
         enough = self.own_in_errors.isfinite() & (transfer.count.diagonal() >= FEWEST_VOTES)
-        levels = progress.current / transfer.loss_scale  # in the same units
+        levels = self.progress.current / transfer.loss_scale  # in the same units
         high = levels > levels.nanquantile(0.5)
-        self.suspected.copy_((progress.remaining >= _NOT_LEARNED) & high & enough & ~helps_itself)
+        self.suspected.copy_((self.progress.remaining >= _NOT_LEARNED) & high & enough & ~helps_itself)
 
-    def follow(self, progress: Progress) -> bool:
-        """Release the suspects that learn; return whether step 3 t_e has just come."""
-        self.suspected &= progress.remaining >= _RELEASED
-        if bool(self.decided) or progress.time < _DECISION:
-            return False
-        self.decided.fill_(True)
-        self.look_noisy.copy_(self.suspected)
-        self.remaining.copy_(progress.remaining)
-        return True
-
-    def kept_shares(self, progress: Progress, least: float) -> Tensor:
-        """What each domain keeps of its share: 1, or less for a suspect after step 2 t_e.
-
-        Args:
-            progress: has the time.
-            least: the smallest part that is left.
-        """
+    def kept_shares(self, least: float) -> Tensor:
+        """What each domain keeps of its share: 1, or less for a suspect after step 2 t_e, but not below `least`."""
         kept = torch.ones(len(self.suspected), dtype=torch.float64)
-        if progress.time > PATIENCE:
-            kept[self.suspected.cpu()] = max(least, PATIENCE / progress.time)
+        if self.progress.time > _PATIENCE:
+            kept[self.suspected.cpu()] = max(least, _PATIENCE / self.progress.time)
         return kept

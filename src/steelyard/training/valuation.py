@@ -10,7 +10,7 @@ from steelyard.measurement import Measurement, Statistic
 from steelyard.probing import Finding
 from steelyard.training.arguments import checked_importance
 from steelyard.training.domain_losses import Judge
-from steelyard.training.judging import Judging, Progress
+from steelyard.training.judging import Judging
 from steelyard.training.noise import Suspects
 from steelyard.training.transfer import Transfer
 from steelyard.weighting import Evidence, Weighting
@@ -51,33 +51,31 @@ class Valuation(nn.Module):
         self.needs_scores = not counts_votes or bounded or importance is not None
         self.judging = Judging(len(domains), bounded=bounded)
         self.transfer = Transfer(checked_importance(importance, domains))
-        self.progress = Progress(len(domains))
         self.suspects = Suspects(len(domains))
 
     def weights_for(self, shares: Sequence[float]) -> tuple[float, ...]:
         """The weights of the losses for these shares of the update; distrusted domains get part of their own."""
         parts = torch.tensor(shares, dtype=torch.float64)
-        kept = self.suspects.kept_shares(self.progress, self.noisy_share)
+        kept = self.suspects.kept_shares(self.noisy_share)
         parts = torch.where(self.distrusted.cpu(), kept * parts, parts)
         return self.transfer.weights_for((parts / parts.sum()).tolist())
 
-    def measurement(self, finding: Finding, step: int, *, held_out: bool = False) -> Measurement:
+    def measurement(self, finding: Finding, step: int) -> Measurement:
         """What the weighting follows.
 
         Args:
             finding: of the probe.
             step: the number of training steps so far, this one included.
-            held_out: whether other samples than those of the batch judged.
         """
         if finding.scores is None or not finding.measurement.is_finite:
             return finding.measurement
         bounded_before = ~self.judging.negative
         judged = self.judging(finding.scores)
         self.transfer.forget(bounded_before & self.judging.negative)  # judged in other units from now on
-        worth = self.transfer.observe(judged, finding.scores.gradient_norms, ignored=self.distrusted, held_out=held_out)
-        if self.progress.observe(finding.scores.losses, step):
-            self.suspects.name(self.progress, self.transfer)
-        if self.suspects.follow(self.progress):
+        worth = self.transfer.observe(
+            judged, finding.scores.gradient_norms, ignored=self.distrusted, held_out=finding.held_out
+        )
+        if self.suspects.observe(finding.scores.losses, step, self.transfer):
             self.transfer.keep_early()
         if self.statistic is Statistic.WORTH:
             return _without(worth, self.distrusted.cpu())
