@@ -17,7 +17,7 @@ from steelyard.cli.agreement import MARK as AGREEMENT_MARK
 from steelyard.cli.benchmark import with_tables
 from steelyard.experiments.experiment import _check_design
 from steelyard.experiments.grids import DESIGNS
-from steelyard.experiments.regret.page import audit_table, wide_table
+from steelyard.experiments.regret.page import audit_table, short_table, wide_table
 from steelyard.experiments.regret.results import read_results as read_trials
 from steelyard.experiments.results import units_to_do
 from steelyard.experiments.units import plan
@@ -54,10 +54,11 @@ def test_the_page_states_what_is_lost_as_measured():
 def test_the_page_states_the_trials_as_they_ended():
     page = (DOCS / "does_it_pay.md").read_text()
     results = list(read_trials(DOCS / "regret.csv").values())
-    methods = ("evidence", "evidence-distrust")
     assert results
-    page_again = with_measured(page, "regret", f"\n{wide_table(results, methods)}\n")
-    assert page == with_measured(page_again, "audit", f"\n{audit_table(results)}\n")
+    methods = ("evidence", "evidence-task", "sweep")
+    again = with_measured(page, "short", f"\n{short_table(results, methods)}\n")
+    again = with_measured(again, "regret", f"\n{wide_table(results, methods)}\n")
+    assert page == with_measured(again, "audit", f"\n{audit_table(results)}\n")
 
 
 @pytest.fixture
