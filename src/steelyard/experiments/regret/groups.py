@@ -79,14 +79,14 @@ GROUPS: dict[str, tuple[Block, ...]] = {
         Block(problem="reviews-4", seeds=(100, 120), sweep_seeds=5),
     ),
     "confirming": (
-        Block(problem="digits", seeds=(200, 220)),
-        Block(problem="wine", seeds=(200, 220)),
-        Block(problem="reviews-12", seeds=(200, 220)),
-        Block(problem="heart", seeds=(200, 220), sweep_seeds=5),
-        Block(problem="phantoms", seeds=(200, 203), optimizers=("adamw",)),
+        Block(problem="digits", seeds=(300, 320)),
+        Block(problem="wine", seeds=(300, 320)),
+        Block(problem="reviews-12", seeds=(300, 320)),
+        Block(problem="heart", seeds=(300, 320), sweep_seeds=5),
+        Block(problem="phantoms", seeds=(300, 303), optimizers=("adamw",), sweep_seeds=1),
     ),
     # Drift shows in long training: ten thousand steps on problems where equal weights are right.
-    "drift": (Block(problem="digits", seeds=(200, 204), variants=("plain",), steps=10_000),),
+    "drift": (Block(problem="digits", seeds=(300, 304), variants=("plain",), steps=10_000),),
 }
 """The groups of trials, by name. Seeds from 1000 on are for checks that training converges, and in no group."""
 
