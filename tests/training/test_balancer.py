@@ -492,5 +492,5 @@ def test_a_checkpoint_of_another_format_is_refused(version):
         del state["_format"]
     else:
         state["_format"] = torch.tensor(version)
-    with pytest.raises(ValueError, match=f"must have the format version 4; got {version}"):
+    with pytest.raises(ValueError, match=f"must have the format version 5; got {version}"):
         balancer(probe=sy.FirstOrder()).load_state_dict(state)

@@ -148,7 +148,7 @@ def test_evidence_ends_in_the_same_state_on_both_ranks(results):
         for here, there in zip(states, other_states, strict=True):
             for key, tensor in here[0].items():
                 # Which domains a rank's own batches held is its own.
-                assert key == "_presence" or torch.equal(tensor, there[0][key]), (name, key)
+                assert key == "counters.presence" or torch.equal(tensor, there[0][key]), (name, key)
             assert here[1] == there[1], name
         assert states[-1][1] != dict.fromkeys(NAMES, 1 / 3), name
         for parameter, other in zip(parameters, other_parameters, strict=True):

@@ -14,7 +14,7 @@ from steelyard.probing import Probe
 from steelyard.probing.vote_probe import VoteProbe
 from steelyard.weighting import Weighting
 
-FORMAT = 4  # of a balancer's state_dict; to be raised when entries change their names or meanings
+FORMAT = 5  # of a balancer's state_dict; to be raised when entries change their names or meanings
 
 
 def checked_names(domains: Sequence[str]) -> tuple[str, ...]:

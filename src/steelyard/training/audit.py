@@ -125,10 +125,10 @@ def audit_domains(
     domains: Sequence[str],
     transfer: Transfer,
     suspects: Suspects,
+    presences: Sequence[float],
     *,
     weights: Mapping[str, float],
     shares: Mapping[str, float],
-    presences: Sequence[float],
 ) -> Audit:
     """Audit the domains by what was measured so far.
 
@@ -136,9 +136,9 @@ def audit_domains(
         domains: their names.
         transfer: what was measured.
         suspects: how far the losses have fallen, and which domains did not learn.
+        presences: for each domain the part of the batches that hold samples of it.
         weights: of the losses now.
         shares: of the update now.
-        presences: for each domain the part of the batches that hold samples of it.
     """
     means, errors = transfer.mean.cpu(), transfer.standard_error.cpu()
     loss_scale = transfer.loss_scale.cpu()

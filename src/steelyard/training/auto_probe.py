@@ -1,14 +1,16 @@
 """Which probe suits a model: the cheapest that measures the step and nothing else."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from steelyard.measurement import Statistic
 from steelyard.probing import FirstOrder, Gramian, InnerLoop, Losses, Probe
 from steelyard.probing.optimizer_step import check_can_be_followed, innermost
 from steelyard.probing.sharing import CannotShareError, check_can_be_verified, check_modules, check_precision
+from steelyard.training.arguments import as_bytes, from_bytes
 
 _WARM_UP = 100  # votes on each of the first steps, where later only each n-th step is measured
 _MANY_DOMAINS = 4
@@ -65,11 +67,55 @@ def choose_probe(
     return Choice("FirstOrder", {"step": step}, "a vote uses the outer step's gradients, and so is cast on every step")
 
 
-def without_sharing(probe: Probe, domains: int) -> Choice | None:
-    """The choice to go on with, if votes on every step were chosen and their gradients turn out not to be shared."""
-    if not isinstance(probe, FirstOrder) or probe.every > 1 or not bool(probe.reuse.refused):
-        return None
-    return _first_order_votes(probe.step, max(8, 2 * domains), f"{probe.reuse.reason}, so a vote takes extra passes")
+@final
+class AutoProbe(nn.Module):
+    """Remembers which probe was chosen, so that a checkpoint brings it back.
+
+    Args:
+        automatic: whether the probe is chosen at all; otherwise the user has named one, or none is needed.
+    """
+
+    choice: Tensor
+    """What was chosen, as JSON; empty until then."""
+
+    def __init__(self, *, automatic: bool) -> None:
+        super().__init__()
+        self.automatic = automatic
+        self.register_buffer("choice", torch.zeros(0, dtype=torch.uint8))
+
+    def make(self, choice: Choice) -> Probe:
+        """The chosen probe; the choice is remembered."""
+        self._remember(choice)
+        return choice.make().to(self.choice.device)
+
+    def make_saved(self, choice: Tensor) -> Probe | None:
+        """The probe of a checkpoint; `None` if none had been chosen when it was saved."""
+        self.choice = torch.zeros_like(choice, device=self.choice.device)  # loading fills it, and needs its size
+        if not len(choice):
+            return None
+        return self.make(Choice(*from_bytes(choice)))
+
+    def vote_less_often_if_not_shared(self, probe: Probe, domains: int) -> None:
+        """Where votes on every step were chosen, and their gradients turn out not to be shared: vote less often."""
+        if not self.automatic or not isinstance(probe, FirstOrder) or probe.every > 1 or not bool(probe.reuse.refused):
+            return
+        reason = f"{probe.reuse.reason}, so a vote takes extra passes"
+        choice = _first_order_votes(probe.step, max(8, 2 * domains), reason)
+        probe.every, probe.warm_up = choice.arguments["every"], choice.arguments["warm_up"]
+        self._remember(choice)
+
+    def _remember(self, choice: Choice) -> None:
+        self.choice = as_bytes(choice).to(self.choice.device)
+
+    @property
+    def description(self) -> str:
+        """What was chosen, and why, for `print(balancer)`; empty if nothing is chosen."""
+        if not self.automatic:
+            return ""
+        if not len(self.choice):
+            return "probe='auto', to be chosen at the first call"
+        kind, _, reason = from_bytes(self.choice)
+        return f"probe='auto': {kind}, because {reason}"
 
 
 def _exact_votes(step: str, every: int, reason: str) -> Choice:

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, final
+from typing import Any, Literal, NamedTuple, final
 
 import torch
 from torch import Tensor, distributed, nn
@@ -16,14 +16,25 @@ from steelyard.probing import Finding, Probe
 from steelyard.probing.vote_probe import VoteProbe
 from steelyard.training import arguments
 from steelyard.training.audit import Audit, audit_domains
-from steelyard.training.auto_probe import Choice, choose_probe, without_sharing
-from steelyard.training.counters import MissedVotes, restored_on_error
+from steelyard.training.auto_probe import AutoProbe, choose_probe
+from steelyard.training.counters import Counters, restored_on_error
 from steelyard.training.distributed import agree, is_shared, run_once
 from steelyard.training.domain_losses import DomainLosses, Loss, Objective, complete, weighted_loss
+from steelyard.training.scalars import log_scalars
 from steelyard.training.step_report import StepReport
 from steelyard.training.transfer import Transfer
 from steelyard.training.valuation import Judges, Valuation
 from steelyard.weighting import Evidence, Weighting
+
+
+class _Call(NamedTuple):
+    """What a balancer is called with."""
+
+    model: nn.Module
+    batch: dict[str, Tree]
+    optimizer: Optimizer | None
+    held_out: Mapping[str, Tree] | None
+
 
 _UNMEASURED = (Statistic.NOTHING, Statistic.LOSSES)  # what needs no probe
 
@@ -67,10 +78,7 @@ class Balancer(nn.Module):
     """
 
     _signature: Tensor
-    _outcomes: Tensor
     _format: Tensor
-    _presence: Tensor  # the number of batches, and of batches with each domain
-    _choice: Tensor  # the probe that was chosen, as JSON; empty until then
 
     def __init__(
         self,
@@ -94,16 +102,14 @@ class Balancer(nn.Module):
         self.valuation = Valuation(names, weighting, judge=judge, importance=importance)
         own_judge = self.valuation.own_judge
         self.domain_losses = DomainLosses(names, loss=loss, objective=objective, judge=own_judge, join=join)
+        self.counters = Counters(names)
         self.last: StepReport | None = None
         self._group = process_group
-        self._auto = probe == "auto" and weighting.statistic not in _UNMEASURED
+        self.auto = AutoProbe(automatic=probe == "auto" and weighting.statistic not in _UNMEASURED)
         self._ranks_agreed = False  # whether the ranks have cast this step's vote together
         weighting.start(names)
-        self.register_buffer("_outcomes", torch.zeros(len(Outcome), dtype=torch.int64))
         self.register_buffer("_signature", arguments.as_bytes(self._settings()))
         self.register_buffer("_format", torch.tensor(arguments.FORMAT))
-        self.register_buffer("_presence", torch.zeros(len(names) + 1, dtype=torch.int64))
-        self.register_buffer("_choice", torch.zeros(0, dtype=torch.uint8))
         self._set_probe(None if probe == "auto" else probe)
         if probe is None and weighting.statistic not in _UNMEASURED:
             warnings.warn(
@@ -140,13 +146,20 @@ class Balancer(nn.Module):
     @property
     def tally(self) -> dict[str, int]:
         """How often each outcome came about in training: updates, ties, values that were not finite, …."""
-        return {outcome.value: count for outcome, count in zip(Outcome, self._outcomes.tolist(), strict=True) if count}
+        return self.counters.tally
 
     def audit(self) -> Audit:
         """Who helps whom, and which domain is noisy, harmful, out of scale or starved; `print` shows it as a table."""
-        presences = (self._presence[1:].double() / self._presence[0]).tolist()  # NaN before the first batch
-        measured = (self.transfer, self.valuation.suspects)
-        return audit_domains(self.domains, *measured, weights=self.weights, shares=self.shares, presences=presences)
+        measured = (self.transfer, self.valuation.suspects, self.counters.presences)
+        return audit_domains(self.domains, *measured, weights=self.weights, shares=self.shares)
+
+    def scalars(self, prefix: str = "") -> dict[str, float]:
+        """Losses, weights, shares, transfer and flags of the last call as plain numbers, for any logger.
+
+        Args:
+            prefix: of every name, such as `train/`.
+        """
+        return log_scalars(self.last, self.audit(), prefix=prefix)
 
     def forward(
         self,
@@ -155,6 +168,7 @@ class Balancer(nn.Module):
         optimizer: Optimizer | None = None,
         *,
         held_out: Mapping[str, Tree] | None = None,
+        measure: bool = True,
     ) -> Tensor:
         """The weighted loss of a batch, after the vote.
 
@@ -164,81 +178,75 @@ class Balancer(nn.Module):
             optimizer: the one that will step the model; may be left out where nothing is measured.
             held_out: samples to judge by, a mapping like `batch`. Steps are then taken from the whole batch; by default
                 one half of each domain's batch judges the steps that are taken from the other.
+            measure: `False` only weighs the losses. Where several batches are accumulated for one step of the
+                optimizer, measure on the first of them.
         """
         arguments.check_kind("model", model, nn.Module)
         present = arguments.checked_batch(batch, self.domains)
         held_out = None if held_out is None else arguments.checked_batch(held_out, self.domains)
-        self._choose_if_due(model, optimizer, held_out=held_out is not None)  # it stays if this call fails
+        call = _Call(model, present, optimizer, held_out)
+        learning = self.training and torch.is_grad_enabled()
         self._ranks_agreed = False
-        own_tensors = [self._outcomes, self._presence, *self.valuation.buffers()]
+        if learning and measure:
+            self._choose_if_due(call)  # it stays if this call fails
+        own_tensors = [*self.counters.buffers(), *self.valuation.buffers()]
         with restored_on_error(own_tensors, self.weighting, self.probe, unless=lambda: self._ranks_agreed):
-            return self._weighted_loss(model, present, optimizer, held_out)
+            if learning:
+                self.counters.note_presence(present)
+            if learning and measure:
+                return self._measured_loss(call)
+            return self._unmeasured_loss(call, Outcome.NOT_DUE if learning else Outcome.NO_TRAINING)
 
-    def _weighted_loss(
-        self,
-        model: nn.Module,
-        present: dict[str, Tree],
-        optimizer: Optimizer | None,
-        held_out: Mapping[str, Tree] | None,
-    ) -> Tensor:
+    def _unmeasured_loss(self, call: _Call, outcome: Outcome) -> Tensor:
+        """The weighted loss, with the weights as they are."""
+        losses = run_once(call.model, lambda wrapped: self.domain_losses(wrapped, call.batch))
+        nothing = Measurement.nothing(len(self.domains))
+        self.last = StepReport.of(losses, self.weights, nothing, Update(outcome))
+        return weighted_loss(losses, self.weights)
+
+    def _measured_loss(self, call: _Call) -> Tensor:
         """The weighted loss, after the vote, and a report of both."""
-        finding, update = self._measure(model, present, optimizer, held_out)
+        finding, update = self._measure(call)
         if finding.shared is not None:
-            losses, loss = run_once(model, partial(complete, self.domain_losses, finding.shared, self.weights))
+            losses, loss = run_once(call.model, partial(complete, self.domain_losses, finding.shared, self.weights))
         else:
-            losses = run_once(model, lambda wrapped: self.domain_losses(wrapped, present))
+            losses = run_once(call.model, lambda wrapped: self.domain_losses(wrapped, call.batch))
             if update is None:  # the weights follow these losses
-                finding, update = self._update(Finding(Measurement.by_name(losses, self.domains)), model, present)
+                finding, update = self._update(Finding(Measurement.by_name(losses, self.domains)), call)
             loss = weighted_loss(losses, self.weights)
         assert update is not None  # noqa: S101
         self.last = StepReport.of(losses, self.weights, finding.measurement, update)
         return loss
 
-    def _measure(
-        self,
-        model: nn.Module,
-        batch: dict[str, Tree],
-        optimizer: Optimizer | None,
-        held_out: Mapping[str, Tree] | None,
-    ) -> tuple[Finding, Update | None]:
+    def _measure(self, call: _Call) -> tuple[Finding, Update | None]:
         """Measure, and let the weights follow; no update yet where they follow the outer losses themselves."""
-        nothing = Finding(Measurement.nothing(len(self.domains)))
-        if not (self.training and torch.is_grad_enabled()):
-            return nothing, Update(Outcome.NO_TRAINING)
-        self._presence += torch.tensor([1, *(name in batch for name in self.domains)], device=self._presence.device)
-        if self.probe is None and not self._auto:
+        if self.probe is None and not self.auto.automatic:
+            nothing = Finding(Measurement.nothing(len(self.domains)))
             follows_losses = self.weighting.statistic is Statistic.LOSSES
             return nothing, None if follows_losses else self._count(Update(Outcome.NO_PROBE))
-        if optimizer is None:
+        if call.optimizer is None:
             raise ValueError("the optimizer is needed for the vote: balancer(model, batch, optimizer).")
-        arguments.check_kind("optimizer", optimizer, Optimizer)
-        return self._vote(model, batch, optimizer, held_out)
+        arguments.check_kind("optimizer", call.optimizer, Optimizer)
+        return self._vote(call, call.optimizer)
 
-    def _vote(
-        self, model: nn.Module, batch: dict[str, Tree], optimizer: Optimizer, held_out: Mapping[str, Tree] | None
-    ) -> tuple[Finding, Update]:
+    def _vote(self, call: _Call, optimizer: Optimizer) -> tuple[Finding, Update]:
         """Ask the probe, and let the weights follow."""
         assert self.probe is not None  # noqa: S101
         yields_scores = isinstance(self.probe, VoteProbe) and self.probe.yields_scores
-        finding = self.probe.find(model, batch, losses=self.domain_losses, optimizer=optimizer, held_out=held_out)
+        finding = self.probe.find(
+            call.model, call.batch, losses=self.domain_losses, optimizer=optimizer, held_out=call.held_out
+        )
         if finding is None:
             return Finding(Measurement.nothing(len(self.domains))), self._count(Update(Outcome.NOT_DUE))
-        less_often = without_sharing(self.probe, len(self.domains)) if self._auto else None
-        if less_often is not None:
-            self.probe.every, self.probe.warm_up = less_often.arguments["every"], less_often.arguments["warm_up"]
-            self._choice = arguments.as_bytes(less_often).to(self._outcomes.device)
-        return self._update(finding, model, batch, yields_scores=yields_scores)
+        self.auto.vote_less_often_if_not_shared(self.probe, len(self.domains))
+        return self._update(finding, call, yields_scores=yields_scores)
 
-    def _choose_if_due(self, model: nn.Module, optimizer: Optimizer | None, *, held_out: bool) -> None:
+    def _choose_if_due(self, call: _Call) -> None:
         """Choose the probe at the first call in training."""
-        due = self._auto and self.probe is None and self.training and torch.is_grad_enabled()
-        if due and isinstance(optimizer, Optimizer):
+        if self.auto.automatic and self.probe is None and isinstance(call.optimizer, Optimizer):
             losses, needed = self.domain_losses, self.weighting.statistic
-            self._choose(choose_probe(needed, model, losses, optimizer, held_out=held_out))
-
-    def _choose(self, choice: Choice) -> None:
-        self._choice = arguments.as_bytes(choice).to(self._outcomes.device)
-        self._set_probe(choice.make().to(self._outcomes.device))
+            choice = choose_probe(needed, call.model, losses, call.optimizer, held_out=call.held_out is not None)
+            self._set_probe(self.auto.make(choice))
 
     def _set_probe(self, probe: Probe | None) -> None:
         """Check that a probe provides what the weighting needs, and take it."""
@@ -250,51 +258,41 @@ class Balancer(nn.Module):
             if probe.meta_test_is_default and self.weighting.statistic is not Statistic.HYPOTHETICAL_LOSSES:
                 probe.meta_test = "step"  # what a step's own pass does to running statistics is not its worth
         self.probe = probe
-        self._missed_votes = MissedVotes(gathers=probe is not None and probe.gathering is not None)
+        self.counters.gathers = probe is not None and probe.gathering is not None
 
-    def _update(
-        self, finding: Finding, model: nn.Module, batch: Mapping[str, Tree], *, yields_scores: bool = False
-    ) -> tuple[Finding, Update]:
+    def _update(self, finding: Finding, call: _Call, *, yields_scores: bool = False) -> tuple[Finding, Update]:
         """Let the weights follow the measurement, on all ranks alike."""
         if is_shared(self._group):
-            names = set(batch)
+            names = set(call.batch)
             if self.probe is not None and self.probe.gathering is not None:
                 names |= self.probe.gathering.kept.keys()
             in_batch = torch.tensor([name in names for name in self.domains])
-            device = next(model.parameters()).device
+            device = next(call.model.parameters()).device
             finding, ranks_apart = agree(finding, in_batch, with_scores=yields_scores, group=self._group, device=device)
             self._ranks_agreed = True
             if ranks_apart:
                 return finding, self._count(Update(Outcome.RANKS_APART))
-        measurement, update = self.valuation.measurement(finding, int(self._presence[0])), Update(Outcome.NO_EVIDENCE)
+        measurement, update = self.valuation.measurement(finding, self.counters.batches), Update(Outcome.NO_EVIDENCE)
         if bool(measurement.present.any()) or not bool(finding.measurement.present.any()):
             update = self.weighting.observe(measurement)
         return replace(finding, measurement=measurement), self._count(update)
 
     def _count(self, update: Update) -> Update:
         """Count an outcome."""
-        self._outcomes[list(Outcome).index(update.outcome)] += 1
-        self._missed_votes.note(update.outcome, self.tally)
+        self.counters.note_outcome(update.outcome)
         return update
 
     def extra_repr(self) -> str:
         """The probe that was chosen, and why, for `print(balancer)`."""
-        if not self._auto:
-            return ""
-        if not len(self._choice):
-            return "probe='auto', to be chosen at the first call"
-        kind, _, reason = arguments.from_bytes(self._choice)
-        return f"probe='auto': {kind}, because {reason}"
+        return self.auto.description
 
 
 def _prepare_to_load(module: Balancer, state: dict[str, Any], prefix: str, *_: Any) -> None:
     """Refuse a checkpoint that does not fit; make the probe that was chosen when it was saved, if any."""
     arguments.check_checkpoint(state, prefix, module._signature)
-    choice = state.get(f"{prefix}_choice")
+    choice = state.get(f"{prefix}auto.choice")
     if choice is None:
         return
-    module._choice = torch.zeros_like(choice, device=module._outcomes.device)
-    if module._auto and len(choice):
-        module._choose(Choice(*arguments.from_bytes(choice)))
-    elif module._auto:  # saved before the first call
-        module._set_probe(None)
+    probe = module.auto.make_saved(choice)
+    if module.auto.automatic:
+        module._set_probe(probe)

@@ -39,36 +39,71 @@ _ADVICE = {
 _WHILE_GATHERING = (Outcome.TOO_FEW, Outcome.RANKS_APART)
 
 
-class MissedVotes:
-    """Warns once about each kind of outcome that often replaces a vote.
+class Counters(nn.Module):
+    """Counts outcomes, batches and domains; warns once about each kind of outcome that often replaces a vote.
 
     Args:
+        domains: their names.
+
+    Attributes:
         gathers: whether samples are gathered over several steps; until there are enough, no vote is meant to be cast.
     """
 
-    def __init__(self, *, gathers: bool) -> None:
-        self._expected: tuple[Outcome, ...] = ()
-        if gathers:
-            self._expected = _WHILE_GATHERING
+    outcomes: Tensor
+    """How often each outcome came about."""
+    presence: Tensor
+    """The number of batches, and of batches with each domain."""
+
+    def __init__(self, domains: Sequence[str]) -> None:
+        super().__init__()
+        self.domains = tuple(domains)
+        self.gathers = False
+        self.register_buffer("outcomes", torch.zeros(len(Outcome), dtype=torch.int64))
+        self.register_buffer("presence", torch.zeros(len(domains) + 1, dtype=torch.int64))
         self._warned: set[Outcome] = set()
         self._last: Outcome | None = None
         self._in_row = 0
 
-    def note(self, outcome: Outcome, tally: Mapping[str, int]) -> None:
-        """Count an outcome; warn if it is frequent.
+    @property
+    def device(self) -> torch.device:
+        """Where the counters are."""
+        return self.outcomes.device
 
-        Args:
-            outcome: of this step.
-            tally: how often each outcome came about so far, by its text.
-        """
+    @property
+    def tally(self) -> dict[str, int]:
+        """How often each outcome came about, by its text; those that never did are left out."""
+        counts = zip(Outcome, self.outcomes.tolist(), strict=True)
+        return {outcome.value: count for outcome, count in counts if count}
+
+    @property
+    def batches(self) -> int:
+        """The number of batches in training."""
+        return int(self.presence[0])
+
+    @property
+    def presences(self) -> list[float]:
+        """For each domain the part of the batches that held samples of it; NaN before the first batch."""
+        parts: list[float] = (self.presence[1:].double() / self.presence[0]).tolist()
+        return parts
+
+    def note_presence(self, batch: Mapping[str, Tree]) -> None:
+        """Count a batch, and the domains in it."""
+        self.presence += torch.tensor([1, *(name in batch for name in self.domains)], device=self.presence.device)
+
+    def note_outcome(self, outcome: Outcome) -> None:
+        """Count an outcome; warn if it is frequent."""
+        self.outcomes[list(Outcome).index(outcome)] += 1
         if outcome is Outcome.NOT_DUE:
             return
         if outcome is not self._last:
             self._in_row = 0
         self._in_row += 1
         self._last = outcome
-        if outcome not in _ADVICE or outcome in self._expected or outcome in self._warned:
+        if outcome not in _ADVICE or outcome in self._warned:
             return
+        if self.gathers and outcome in _WHILE_GATHERING:
+            return
+        tally = self.tally
         missed = tally[outcome.value]
         votes = tally.get(Outcome.UPDATED.value, 0)
         often = missed >= _SHARE * (missed + votes) or self._in_row >= _COUNT

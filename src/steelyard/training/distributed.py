@@ -106,10 +106,19 @@ def agree(
         device: where the model is.
     """
     agreement = average_over_ranks(finding.measurement, in_batch=in_batch, group=group, device=device)
-    scores = finding.scores
+    scores, held_out = finding.scores, finding.held_out
     if with_scores:
+        held_out = _all_held_out(finding, group, device)
         scores = average_scores(scores, len(in_batch), group=group, device=device)
-    return replace(finding, measurement=agreement.measurement, scores=scores), agreement.ranks_apart
+    agreed = replace(finding, measurement=agreement.measurement, scores=scores, held_out=held_out)
+    return agreed, agreement.ranks_apart
+
+
+def _all_held_out(finding: Finding, group: distributed.ProcessGroup | None, device: torch.device) -> bool:
+    """Whether all ranks that measured scores measured them on held-out samples."""
+    judged_by_batch = finding.scores is not None and not finding.held_out
+    rows = _gather_rows(torch.tensor([judged_by_batch], dtype=torch.float64), group, device)
+    return not any(bool(row) for row in rows)
 
 
 def average_over_ranks(
