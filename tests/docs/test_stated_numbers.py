@@ -58,7 +58,7 @@ def test_the_page_states_the_trials_as_they_ended():
     methods = ("evidence", "evidence-task", "sweep")
     again = with_measured(page, "short", f"\n{short_table(results, methods)}\n")
     again = with_measured(again, "regret", f"\n{wide_table(results, methods)}\n")
-    assert page == with_measured(again, "audit", f"\n{audit_table(results)}\n")
+    assert page == with_measured(again, "audit", f"\n{audit_table(results, 'evidence')}\n")
 
 
 @pytest.fixture

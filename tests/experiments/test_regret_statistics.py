@@ -193,6 +193,8 @@ def test_kinds_of_faults_are_summed_up_over_problems():
     labels, plain = summarise_kinds(results, ["evidence", "greedy-25"])
     assert (labels.kind, labels.rows, labels.gaining, labels.losing) == ("wrong labels", 3, 1, 1)
     assert labels.gain.mean == pytest.approx(((0.1005 + 0) / 2 - 0.0305) / 2)
+    digits, wine = Estimate.of([0.06, 0.0405]), Estimate.of([-0.03, -0.031])  # a seed's rows are averaged first
+    assert labels.gain.reach == pytest.approx(math.hypot(digits.reach, wine.reach) / 2)
     assert labels.closed == pytest.approx(0.5)
     assert (plain.kind, plain.rows, plain.gaining, plain.closed) == ("nothing wrong", 1, 0, None)
     results.append(result())

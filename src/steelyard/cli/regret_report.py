@@ -25,7 +25,7 @@ _CAPTION = (
 
 
 _SHORT_CAPTION = (
-    "Gain over equal weights, the mean over problems with a 95 % interval over problems (none for a single problem). "
+    "Gain over equal weights, the mean over problems with a 95 % interval over seeds (none for a single seed). "
     "sweep is the best of many fixed weights, chosen on validation samples with right labels, which nobody has in "
     "practice."
 )

@@ -1,11 +1,11 @@
 """The answer in short: what a method gains for each kind of fault, over all problems together."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
 from steelyard.experiments.regret.methods import BASELINE, SWEEP
-from steelyard.experiments.regret.pooling import pool_gains
 from steelyard.experiments.regret.scores import ScoreBySeed, Setting, scores_by_setting
 from steelyard.experiments.regret.statistics import Estimate, gains
 from steelyard.experiments.regret.trial import TrialResult
@@ -33,7 +33,7 @@ class KindSummary:
         rows: Problems × variants × optimizers × numbers of steps.
         gaining: Rows whose interval lies above 0.
         losing: Rows whose interval lies below 0.
-        gain: The mean over problems, with its interval over problems.
+        gain: The mean over problems, with its interval over seeds: it is about these problems, not about others.
         closed: The part of the gap between equal weights and the best of the sweep that the method closes, over all
             seeds that have a sweep; `None` if none has, or the gap is too small to be divided by.
     """
@@ -73,9 +73,30 @@ def _summarise(
         rows=len(estimates),
         gaining=sum(gain.mean - gain.reach > 0 for gain in estimates.values()),
         losing=sum(gain.mean + gain.reach < 0 for gain in estimates.values()),
-        gain=pool_gains(estimates)[method].gain,
+        gain=_mean_gain(estimates, scores),
         closed=_closed(estimates, scores),
     )
+
+
+def _mean_gain(settings: Iterable[Setting], scores: Mapping[Setting, ScoreBySeed]) -> Estimate:
+    """Return the mean gain over problems, each of which counts the same.
+
+    Rows of one problem have the same divisions of its samples, so a seed's gains on them are averaged first. Problems
+    are independent: the half-widths of their intervals add up as the root of the sum of their squares.
+    """
+    gains_by_problem: dict[str, dict[int, list[float]]] = {}
+    for setting in settings:
+        equal = scores[replace(setting, method=BASELINE)]
+        by_seed = gains_by_problem.setdefault(setting.problem, {})
+        for seed in equal.keys() & scores[setting].keys():
+            by_seed.setdefault(seed, []).append(scores[setting][seed] - equal[seed])
+    estimates = []
+    for by_seed in gains_by_problem.values():
+        most_rows = max(map(len, by_seed.values()))
+        complete = [fmean(gains) for gains in by_seed.values() if len(gains) == most_rows]
+        estimates.append(Estimate.of(complete))
+    reach = math.hypot(*(estimate.reach for estimate in estimates)) / len(estimates)
+    return Estimate(fmean(estimate.mean for estimate in estimates), reach, len(estimates))
 
 
 def _closed(settings: Iterable[Setting], scores: Mapping[Setting, ScoreBySeed]) -> float | None:

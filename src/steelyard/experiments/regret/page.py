@@ -79,7 +79,7 @@ def kinds_table(results: Sequence[TrialResult], methods: Sequence[str] = ()) -> 
         headings=("what is wrong", "method", "gain over equal", "shown to gain", "shown to lose", "gap closed"),
         rows=[_kind_cells(summary) for summary in summarise_kinds(results, methods)],
         note=(
-            "The gain is the mean over problems, ± half of a 95 % t interval over problems. Shown to gain or to lose: "
+            "The gain is the mean over problems, ± half of a 95 % interval over seeds. Shown to gain or to lose: "
             "rows of the table of problems whose interval over seeds lies above or below 0. Gap closed: the part of "
             "the gap between equal weights and the best of the sweep, over the seeds that have a sweep."
         ),
@@ -208,10 +208,24 @@ def wide_table(results: Sequence[TrialResult], methods: Sequence[str]) -> str:
     return _markdown(headings, rows)
 
 
-def audit_table(results: Sequence[TrialResult]) -> str:
-    """Return what the audit saw, for a page of the documentation."""
-    table = audit_summary(results)
-    return _markdown(table.headings, table.rows)
+def audit_table(results: Sequence[TrialResult], method: str) -> str:
+    """Return what the audit saw in trials of one method, over both optimizers, for a page of the documentation."""
+    counts: dict[tuple[str, ...], AuditCount] = {}
+    total = AuditCount()
+    for setting, count in audit_counts(results).items():
+        if setting.method == method:
+            names = (setting.problem, setting.variant, f"{setting.steps:,}")
+            counts[names] = counts.get(names, AuditCount()) + count
+            total += count
+    rows = [(*names, *_audit_cells(count)) for names, count in counts.items()]
+    rows.append(("**all**", "", "", *_audit_cells(total)))
+    headings = ("problem", "variant", "steps", "faults seen", "sound domains flagged", "plain runs with a flag")
+    return _markdown(headings, rows)
+
+
+def _audit_cells(count: AuditCount) -> list[str]:
+    pairs = ((count.seen, count.faults), (count.wrong, count.sound), (count.alarms, count.plain))
+    return [f"{part} of {whole}" if whole else "" for part, whole in pairs]
 
 
 _NAMES = ("problem", "variant", "optimizer", "steps")
