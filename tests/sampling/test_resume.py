@@ -6,6 +6,7 @@ import random
 import re
 import signal
 from collections import deque
+from pathlib import Path
 
 import pytest
 import torch
@@ -70,7 +71,7 @@ def train(parts, *, epoch=0, stop=None, save=None):
             states = [part.state_dict() for part in parts]
             if save is not None:
                 torch.save({"epoch": epoch, "states": states}, f"{save}.new")
-                os.replace(f"{save}.new", save)
+                Path(f"{save}.new").replace(save)
             checkpoint = {"epoch": epoch, "states": states}
             if len(record) == stop:
                 return record, checkpoint
