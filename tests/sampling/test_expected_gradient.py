@@ -141,3 +141,13 @@ def test_factors_reach_the_gradient_where_the_vote_shares_it(probe):
         products = [balancer.weights[name] * batch.factors[name] for name in "abc"]
         assert weights_of_losses(model, datasets, batch, balancer) == pytest.approx(products, rel=1e-6)
         assert balancer.last.weights == balancer.weights  # the report has λ, not λ f
+
+
+def test_factors_reach_losses_that_are_not_measured():
+    model, datasets, balancer = make((0.5, 0.25, 0.25))
+    (batch,) = sy.DomainLoader(datasets, 10, sampling=lambda: {"a": 3.3, "b": 2.2, "c": 4.5}, steps=1)
+    parts = [balancer.weights[name] * batch.factors[name] * mse_loss(model(x), y) for name, (x, y) in batch.items()]
+    torch.testing.assert_close(balancer(model, batch, measure=False), sum(parts))
+    assert len(set(batch.factors.values())) > 1
+    with torch.no_grad():
+        torch.testing.assert_close(balancer(model, batch), sum(parts))

@@ -1,5 +1,6 @@
 """What a training loop sees: composition, order, epochs, options; and what is refused."""
 
+import os
 import random
 import re
 from collections import Counter
@@ -110,6 +111,20 @@ def test_an_epoch_that_was_left_is_followed_by_a_new_one():
     assert as_lists(loader) == reference[2:7]
 
 
+def test_an_epoch_after_one_that_was_left_follows_the_present_weights():
+    weights = {"a": 3.0, "b": 1.0}
+    loader = sy.DomainLoader(two(), 8, sampling=lambda: weights, num_workers=1)
+    assert len(next(iter(loader))["a"]) == 6
+    weights = {"a": 1.0, "b": 3.0}
+    assert len(next(iter(loader))["a"]) == 2
+
+
+def test_a_sample_has_other_random_numbers_in_each_pass():
+    rows = [tuple(row) for batch in sy.DomainLoader(two(), 6, steps=20) for row in batch["b"].tolist()]
+    assert len(rows) == 60
+    assert len(set(rows)) == len({noise for _, *noises in rows for noise in noises}) / 2 == 60
+
+
 def test_labels_make_domains_of_one_dataset():
     dataset = TensorDataset(torch.arange(10))
     labels = [1, 0, 0, 1, 0, 0, 0, 0, 0, 1]
@@ -170,6 +185,19 @@ def test_iterable_datasets_go_on_over_epochs(workers):
     assert {*epochs[0], *epochs[1]} == set(range(12))  # each worker read its own part
     if workers == 0:
         assert epochs[0] + epochs[1] == list(range(12)) + list(range(6))
+
+
+class Processes(IterableDataset):
+    def __iter__(self):
+        while True:
+            yield os.getpid()
+
+
+def test_streams_are_read_by_the_same_workers_in_each_epoch():
+    loader = sy.DomainLoader({"a": Processes()}, 3, steps=4, num_workers=2)
+    epochs = [{tuple(batch["a"].tolist()) for batch in loader} for _ in range(2)]
+    assert epochs[0] == epochs[1]
+    assert len(epochs[0]) == 2
 
 
 REFUSED = [

@@ -125,6 +125,23 @@ def test_a_state_is_plain_and_survives_a_second_stop():
     assert_same(whole, [*first, *rest])
 
 
+def test_a_state_of_a_whole_epoch_is_followed_by_a_whole_one():
+    loader, again = (make(False, 0, "balanced")[0] for _ in range(2))
+    assert len(list(loader)) == STEPS
+    again.load_state_dict(loader.state_dict())
+    assert_same([(batch, {}, {}) for batch in loader], [(batch, {}, {}) for batch in again])
+
+
+def test_the_seed_is_that_of_the_state():
+    whole, _ = train(make(False, 0))
+    first, checkpoint = train(make(False, 0), stop=4)
+    parts = make(False, 0)
+    other = sy.DomainLoader(
+        {"a": Augmented(30, 0.0), "b": Augmented(11, 4.0)}, 12, sampling=parts[1], steps=STEPS, seed=8
+    )
+    assert_same(whole, [*first, *resume((other, *parts[1:]), checkpoint)])
+
+
 def train_until_killed(save):
     torch.set_num_threads(1)
     parts = make(True, 2)

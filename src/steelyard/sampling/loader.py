@@ -90,29 +90,24 @@ class DomainLoader:
         _check_at_least("batch_size", batch_size, 1)
         _check_at_least("minimum", minimum, 0)
         _check_options(options)
-        self.lengths = _lengths(datasets)
-        self.shard = _shard(rank, world_size)
+        self._lengths = _lengths(datasets)
+        self._shard = _shard(rank, world_size)
         if steps is None:
-            steps = _default_steps(self.lengths, batch_size * self.shard.world_size)
+            steps = _default_steps(self._lengths, batch_size * self._shard.world_size)
         _check_at_least("steps", steps, 1)
         compose = Composer(
-            make_shares(sampling, follow, self.lengths),
+            make_shares(sampling, follow, self._lengths),
             size=batch_size,
             minimum=minimum,
             fixed=not is_followed(sampling, follow),
         )
         compose(0.0)  # refuses a composition that is impossible now, not in the first batch
         workers = options.get("num_workers", 0)
-        sources: dict[str, ShuffledPasses | StreamPositions] = {}
-        for name, length in self.lengths.items():
-            if length is None:
-                sources[name] = StreamPositions(workers)
-            else:
-                sources[name] = ShuffledPasses(name, length, self.shard)
+        sources = _sources(self._lengths, self._shard, workers)
         if isinstance(seed, torch.Generator):
             seed = int(torch.randint(2**31, (), generator=seed))
-        self._draws = Draws(sources, compose, steps=steps, workers=workers, seed=seed, rank=self.shard.rank)
-        if workers and None in self.lengths.values():
+        self._draws = Draws(sources, compose, steps=steps, workers=workers, seed=seed, rank=self._shard.rank)
+        if workers and None in self._lengths.values():
             options.setdefault("persistent_workers", True)  # or each epoch would read the streams from the beginning
         self._loader: DataLoader[DomainBatch | None] = DataLoader(
             Batches(datasets, collate_fn),
@@ -165,7 +160,7 @@ class DomainLoader:
 
         It is the same on every rank whose weights are.
         """
-        fitting = {"format": _FORMAT, "lengths": dict(self.lengths), "world_size": self.shard.world_size}
+        fitting = {"format": _FORMAT, "lengths": dict(self._lengths), "world_size": self._shard.world_size}
         return {**fitting, **self._draws.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -178,10 +173,14 @@ class DomainLoader:
         """
         if state["format"] != _FORMAT:
             raise ValueError(f"the state of a loader must have the format version {_FORMAT}; got {state['format']}.")
-        if state["lengths"] != self.lengths:
-            raise ValueError(f"the state is of datasets of the lengths {state['lengths']}; this loader {self.lengths}.")
-        if state["world_size"] != self.shard.world_size:
-            raise ValueError(f"the state is of {state['world_size']} ranks; this loader is of {self.shard.world_size}.")
+        if state["lengths"] != self._lengths:
+            raise ValueError(
+                f"the state is of datasets of the lengths {state['lengths']}; this loader {self._lengths}."
+            )
+        if state["world_size"] != self._shard.world_size:
+            raise ValueError(
+                f"the state is of {state['world_size']} ranks; this loader is of {self._shard.world_size}."
+            )
         self._draws.load_state_dict(state)
 
 
@@ -218,6 +217,19 @@ def _shard(rank: int | None, world_size: int | None) -> Shard:
     if not 0 <= rank < world_size:
         raise ValueError(f"rank must be at least 0 and less than world_size ({world_size}); got {rank}.")
     return Shard(rank, world_size)
+
+
+def _sources(
+    lengths: Mapping[str, int | None], shard: Shard, workers: int
+) -> dict[str, ShuffledPasses | StreamPositions]:
+    """For each domain which of its samples come next."""
+    sources: dict[str, ShuffledPasses | StreamPositions] = {}
+    for name, length in lengths.items():
+        if length is None:
+            sources[name] = StreamPositions(workers)
+        else:
+            sources[name] = ShuffledPasses(name, length, shard)
+    return sources
 
 
 def _default_steps(lengths: Mapping[str, int | None], samples_per_step: int) -> int:
