@@ -55,3 +55,13 @@ def test_factors_of_another_kind_are_refused():
     batch = sy.DomainBatch({"a": (torch.ones(2, 1), torch.ones(2, 1))}, {"a": -1.0})
     with pytest.raises(ValueError, match=r"the factors of a batch must be finite and not negative; got \{'a': -1.0\}"):
         balancer(torch.nn.Linear(1, 1), batch)
+
+
+@pytest.mark.parametrize(
+    ("module", "function"),
+    [("lightning.fabric.utilities.apply_func", "move_data_to_device"), ("accelerate.utils", "send_to_device")],
+)
+def test_frameworks_move_a_batch_with_its_factors(module, function):
+    move = getattr(pytest.importorskip(module), function)
+    moved = move(sy.DomainBatch({"a": (torch.ones(2), torch.ones(2))}, {"a": 0.5}), "meta")
+    assert (moved["a"][0].device.type, moved.factors) == ("meta", {"a": 0.5})
