@@ -7,9 +7,9 @@ PIP_OPTIONS := --disable-pip-version-check -q -c constraints.txt
 # The core's tests need torch and pytest alone: no numpy, no imaging, no command line.
 QUICK_BIN := .venv-quick/bin
 QUICK_INSTALLED := .venv-quick/.installed
-CORE := batches.py measurement.py weighting probing training
+CORE := batches.py measurement.py weighting probing training sampling
 CORE_TESTS := tests/test_batches.py tests/test_public_api.py tests/weighting tests/probing \
-	tests/training tests/contract tests/golden tests/parity tests/learning $(addprefix src/steelyard/,$(CORE))
+	tests/training tests/sampling tests/contract tests/golden tests/parity tests/learning $(addprefix src/steelyard/,$(CORE))
 
 .PHONY: demo check format quick test evidence fuzz docs snapshots same-bits
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from steelyard.batches import Samples, split_by_domain
     from steelyard.measurement import Measurement, Outcome, Scores, Statistic, Update
     from steelyard.probing import Finding, FirstOrder, Gramian, InnerLoop, Losses, Probe, Shared
+    from steelyard.sampling import DomainBatch, DomainLoader
     from steelyard.training import Audit, Balancer, StepReport, paper_balancer
     from steelyard.weighting import (
         FAMO,
@@ -39,6 +40,8 @@ __all__ = [
     "Balancer",
     "DirichletPosterior",
     "DirichletVote",
+    "DomainBatch",
+    "DomainLoader",
     "DualBalancing",
     "DynamicWeightAverage",
     "Evidence",
@@ -69,7 +72,7 @@ __all__ = [
 ]
 
 # The modules that the public names come from. They need torch and nothing else.
-_MODULES = ("batches", "measurement", "probing", "training", "weighting")
+_MODULES = ("batches", "measurement", "probing", "sampling", "training", "weighting")
 
 
 def __getattr__(name: str) -> Any:

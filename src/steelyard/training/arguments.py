@@ -81,6 +81,15 @@ def _has_samples(name: str, domain_batch: Tree) -> bool:
         raise type(error)(f"domain {name!r}: {error}") from None
 
 
+def checked_factors(batch: Mapping[str, Tree], domains: Sequence[str]) -> dict[str, float]:
+    """What each domain's weight is multiplied by: the attribute `factors` of a batch that has one; otherwise 1."""
+    factors = getattr(batch, "factors", {})
+    checked = {name: float(factors.get(name, 1.0)) for name in domains}
+    if any(not 0 <= factor < math.inf for factor in checked.values()):
+        raise ValueError(f"the factors of a batch must be finite and not negative; got {dict(factors)}.")
+    return checked
+
+
 def as_bytes(value: object) -> Tensor:
     """A JSON value as a tensor, so that a checkpoint can hold it."""
     return torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8)

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor, distributed, nn
@@ -17,6 +17,7 @@ from steelyard.probing.vote_probe import VoteProbe
 from steelyard.training import arguments
 from steelyard.training.audit import Audit, audit_domains
 from steelyard.training.auto_probe import AutoProbe, choose_probe
+from steelyard.training.call import Call
 from steelyard.training.counters import Counters, restored_on_error
 from steelyard.training.distributed import agree, is_shared, run_once
 from steelyard.training.domain_losses import DomainLosses, Loss, Objective, complete, weighted_loss
@@ -25,16 +26,6 @@ from steelyard.training.step_report import StepReport
 from steelyard.training.transfer import Transfer
 from steelyard.training.valuation import Judges, Valuation
 from steelyard.weighting import Evidence, Weighting
-
-
-class _Call(NamedTuple):
-    """What a balancer is called with."""
-
-    model: nn.Module
-    batch: dict[str, Tree]
-    optimizer: Optimizer | None
-    held_out: Mapping[str, Tree] | None
-
 
 _UNMEASURED = (Statistic.NOTHING, Statistic.LOSSES)  # what needs no probe
 
@@ -174,7 +165,8 @@ class Balancer(nn.Module):
 
         Args:
             model: the live model, wrapped or not.
-            batch: domain name to `(inputs, targets)`, or to what an objective takes; a domain may be absent.
+            batch: domain name to `(inputs, targets)`, or to what an objective takes; a domain may be absent. A
+                `DomainBatch` has factors, by which the weights are multiplied in the loss.
             optimizer: the one that will step the model; may be left out where nothing is measured.
             held_out: samples to judge by, a mapping like `batch`. Steps are then taken from the whole batch; by default
                 one half of each domain's batch judges the steps that are taken from the other.
@@ -184,7 +176,8 @@ class Balancer(nn.Module):
         arguments.check_kind("model", model, nn.Module)
         present = arguments.checked_batch(batch, self.domains)
         held_out = None if held_out is None else arguments.checked_batch(held_out, self.domains)
-        call = _Call(model, present, optimizer, held_out)
+        factors = arguments.checked_factors(batch, self.domains)
+        call = Call(model, present, optimizer, held_out, factors)
         learning = self.training and torch.is_grad_enabled()
         self._ranks_agreed = False
         if learning and measure:
@@ -197,28 +190,29 @@ class Balancer(nn.Module):
                 return self._measured_loss(call)
             return self._unmeasured_loss(call, Outcome.NOT_DUE if learning else Outcome.NO_TRAINING)
 
-    def _unmeasured_loss(self, call: _Call, outcome: Outcome) -> Tensor:
+    def _unmeasured_loss(self, call: Call, outcome: Outcome) -> Tensor:
         """The weighted loss, with the weights as they are."""
         losses = run_once(call.model, lambda wrapped: self.domain_losses(wrapped, call.batch))
         nothing = Measurement.nothing(len(self.domains))
         self.last = StepReport.of(losses, self.weights, nothing, Update(outcome))
-        return weighted_loss(losses, self.weights)
+        return weighted_loss(losses, call.outer_weights(self.weights))
 
-    def _measured_loss(self, call: _Call) -> Tensor:
+    def _measured_loss(self, call: Call) -> Tensor:
         """The weighted loss, after the vote, and a report of both."""
         finding, update = self._measure(call)
         if finding.shared is not None:
-            losses, loss = run_once(call.model, partial(complete, self.domain_losses, finding.shared, self.weights))
+            weights = call.outer_weights(self.weights)
+            losses, loss = run_once(call.model, partial(complete, self.domain_losses, finding.shared, weights))
         else:
             losses = run_once(call.model, lambda wrapped: self.domain_losses(wrapped, call.batch))
             if update is None:  # the weights follow these losses
                 finding, update = self._update(Finding(Measurement.by_name(losses, self.domains)), call)
-            loss = weighted_loss(losses, self.weights)
+            loss = weighted_loss(losses, call.outer_weights(self.weights))
         assert update is not None  # noqa: S101
         self.last = StepReport.of(losses, self.weights, finding.measurement, update)
         return loss
 
-    def _measure(self, call: _Call) -> tuple[Finding, Update | None]:
+    def _measure(self, call: Call) -> tuple[Finding, Update | None]:
         """Measure, and let the weights follow; no update yet where they follow the outer losses themselves."""
         if self.probe is None and not self.auto.automatic:
             nothing = Finding(Measurement.nothing(len(self.domains)))
@@ -229,7 +223,7 @@ class Balancer(nn.Module):
         arguments.check_kind("optimizer", call.optimizer, Optimizer)
         return self._vote(call, call.optimizer)
 
-    def _vote(self, call: _Call, optimizer: Optimizer) -> tuple[Finding, Update]:
+    def _vote(self, call: Call, optimizer: Optimizer) -> tuple[Finding, Update]:
         """Ask the probe, and let the weights follow."""
         assert self.probe is not None  # noqa: S101
         yields_scores = isinstance(self.probe, VoteProbe) and self.probe.yields_scores
@@ -241,7 +235,7 @@ class Balancer(nn.Module):
         self.auto.vote_less_often_if_not_shared(self.probe, len(self.domains))
         return self._update(finding, call, yields_scores=yields_scores)
 
-    def _choose_if_due(self, call: _Call) -> None:
+    def _choose_if_due(self, call: Call) -> None:
         """Choose the probe at the first call in training."""
         if self.auto.automatic and self.probe is None and isinstance(call.optimizer, Optimizer):
             losses, needed = self.domain_losses, self.weighting.statistic
@@ -260,7 +254,7 @@ class Balancer(nn.Module):
         self.probe = probe
         self.counters.gathers = probe is not None and probe.gathering is not None
 
-    def _update(self, finding: Finding, call: _Call, *, yields_scores: bool = False) -> tuple[Finding, Update]:
+    def _update(self, finding: Finding, call: Call, *, yields_scores: bool = False) -> tuple[Finding, Update]:
         """Let the weights follow the measurement, on all ranks alike."""
         if is_shared(self._group):
             names = set(call.batch)
