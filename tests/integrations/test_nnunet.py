@@ -267,9 +267,9 @@ def test_the_commands_of_nnunet(tmp_path):
     (tmp_path / "trainers").mkdir()
     (tmp_path / "trainers" / "short.py").write_text(EXTERNAL)
     # nnU-Net's search for a trainer by name imports its transformers too, and these timm, which asks for torchvision.
-    (tmp_path / "timm").mkdir()
-    (tmp_path / "timm" / "__init__.py").touch()
-    (tmp_path / "timm" / "layers.py").write_text("def __getattr__(name): return type(name, (), {})")
+    for module in ("timm", "timm/layers", "timm/models", "timm/models/eva"):
+        (tmp_path / module).mkdir()
+        (tmp_path / module / "__init__.py").write_text("def __getattr__(name): return type(name, (), {})")
     environment = {**os.environ, "nnUNet_n_proc_DA": "1", "nnUNet_extTrainer": str(tmp_path / "trainers")}
     environment |= {f"nnUNet_{name}": str(tmp_path / name) for name in ("raw", "preprocessed", "results")}
     environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *sys.path])
