@@ -134,7 +134,9 @@ def test_the_step_is_that_of_the_mean_over_ranks(records, name):
         for rank in range(2):
             present = records[rank][name][step][1].losses
             samples = batches(rank)[step]
-            losses = [report.weights[domain] * mse_loss(network(samples[domain][0]), samples[domain][1]) for domain in present]
+            losses = [
+                report.weights[domain] * mse_loss(network(samples[domain][0]), samples[domain][1]) for domain in present
+            ]
             (sum(losses) / 2 / accumulated).backward()
         if (step + 1) % accumulated == 0:
             optimizer.step()

@@ -198,7 +198,7 @@ def test_domains_by_file(dataset):
     ],
 )
 def test_domains_that_cannot_be_meant(dataset, domain_of, message):
-    kind = type("Other", (nnUNetTrainerDomains,), {"domain_of": domain_of, "__init__": nnUNetTrainer.__init__})
+    kind = type("Other", (nnUNetTrainerDomains,), {"domain_of": domain_of})
     with pytest.raises(ValueError, match=f"{message}: put a domains.json beside dataset.json"):
         make_trainer(kind)
 
@@ -243,9 +243,9 @@ from steelyard.integrations.nnunet import nnUNetTrainerDomains
 
 
 class nnUNetTrainerShort(nnUNetTrainerDomains):
-    def __init__(self, *arguments, **settings):
-        super().__init__(*arguments, **settings)
+    def initialize(self):
         self.num_epochs, self.num_iterations_per_epoch, self.num_val_iterations_per_epoch = 2, 4, 1
+        super().initialize()
 """
 
 

@@ -86,7 +86,7 @@ class nnUNetTrainerDomains(nnUNetTrainer):  # type: ignore[misc]  # noqa: N801  
         with self._precision():
             loss = self._weighted_loss(batch)
         if self.grad_scaler is None:
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             self._clip()
             self.optimizer.step()
         else:
@@ -164,7 +164,9 @@ class nnUNetTrainerDomains(nnUNetTrainer):  # type: ignore[misc]  # noqa: N801  
         super().load_checkpoint(filename_or_checkpoint)
         checkpoint = torch.load(filename_or_checkpoint, map_location=self.device, weights_only=False)
         if "balancer" not in checkpoint:
-            raise ValueError(f"{filename_or_checkpoint} must be a checkpoint of {type(self).__name__}; it has no weights.")
+            raise ValueError(
+                f"{filename_or_checkpoint} must be a checkpoint of {type(self).__name__}; it has no weights."
+            )
         self.balancer.load_state_dict(checkpoint["balancer"])
 
 
