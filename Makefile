@@ -4,6 +4,10 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 PIP_OPTIONS := --disable-pip-version-check -q -c constraints.txt
 
+# nnU-Net asks for torchvision, by way of timm. Without either, these are enough for its trainer.
+NNUNET := nnunetv2 acvl-utils batchgenerators batchgeneratorsv2 blosc2 dynamic-network-architectures einops httpx \
+	imagecodecs lazy-loader ndindex numexpr scikit-image seaborn tifffile
+
 # The core's tests need torch and pytest alone: no numpy, no imaging, no command line.
 QUICK_BIN := .venv-quick/bin
 QUICK_INSTALLED := .venv-quick/.installed
@@ -17,6 +21,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install $(PIP_OPTIONS) torch
 	$(BIN)/pip install $(PIP_OPTIONS) -e '.[test]'
+	$(BIN)/pip install $(PIP_OPTIONS) --no-deps $(NNUNET)
 	touch $@
 
 $(QUICK_INSTALLED): pyproject.toml constraints.txt

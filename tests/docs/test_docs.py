@@ -42,8 +42,12 @@ def build():
     return module
 
 
+# Of Lightning: it asks for an outdated class of torch's, and advises more workers.
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning", "ignore:.*does not have many workers:UserWarning")
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
 def test_snippets_run(page, capsys):
+    if page.name == "nnunet.md":
+        pytest.importorskip("nnunetv2", reason="the Makefile installs it without what it asks for")
     namespace = {}
     for block in blocks(page, "python"):
         exec(block, namespace)
