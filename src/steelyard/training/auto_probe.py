@@ -95,13 +95,19 @@ class AutoProbe(nn.Module):
             return None
         return self.make(Choice(*from_bytes(choice)))
 
-    def vote_less_often_if_not_shared(self, probe: Probe, domains: int) -> None:
-        """Where votes on every step were chosen, and their gradients turn out not to be shared: vote less often."""
-        if not self.automatic or not isinstance(probe, FirstOrder) or probe.every > 1 or not bool(probe.reuse.refused):
-            return
-        reason = f"{probe.reuse.reason}, so a vote takes extra passes"
+    def cannot_share(self, probe: Probe | None) -> bool:
+        """Whether votes on every step were chosen, and their gradients turn out not to be shared."""
+        if not self.automatic or not isinstance(probe, FirstOrder) or probe.every > 1:
+            return False
+        return bool(probe.reuse.refused)
+
+    def vote_less_often(self, probe: Probe | None, domains: int) -> None:
+        """Go on with a vote every so often. Ranks do it together, and remember it in the same words."""
+        assert isinstance(probe, FirstOrder)  # noqa: S101
+        reason = "gradients cannot be shared (probe.reuse.reason says why), so a vote takes extra passes"
         choice = _first_order_votes(probe.step, max(8, 2 * domains), reason)
         probe.every, probe.warm_up = choice.arguments["every"], choice.arguments["warm_up"]
+        probe.reuse.refused.fill_(True)
         self._remember(choice)
 
     def _remember(self, choice: Choice) -> None:

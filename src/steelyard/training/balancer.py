@@ -232,7 +232,6 @@ class Balancer(nn.Module):
         )
         if finding is None:
             return Finding(Measurement.nothing(len(self.domains))), self._count(Update(Outcome.NOT_DUE))
-        self.auto.vote_less_often_if_not_shared(self.probe, len(self.domains))
         return self._update(finding, call, yields_scores=yields_scores)
 
     def _choose_if_due(self, call: Call) -> None:
@@ -256,16 +255,26 @@ class Balancer(nn.Module):
 
     def _update(self, finding: Finding, call: Call, *, yields_scores: bool = False) -> tuple[Finding, Update]:
         """Let the weights follow the measurement, on all ranks alike."""
+        cannot_share, ranks_apart = self.auto.cannot_share(self.probe), False
         if is_shared(self._group):
             names = set(call.batch)
             if self.probe is not None and self.probe.gathering is not None:
                 names |= self.probe.gathering.kept.keys()
             in_batch = torch.tensor([name in names for name in self.domains])
             device = next(call.model.parameters()).device
-            finding, ranks_apart = agree(finding, in_batch, with_scores=yields_scores, group=self._group, device=device)
+            finding, ranks_apart, cannot_share = agree(
+                finding,
+                in_batch,
+                with_scores=yields_scores,
+                cannot_share=cannot_share,
+                group=self._group,
+                device=device,
+            )
             self._ranks_agreed = True
-            if ranks_apart:
-                return finding, self._count(Update(Outcome.RANKS_APART))
+        if cannot_share:
+            self.auto.vote_less_often(self.probe, len(self.domains))
+        if ranks_apart:
+            return finding, self._count(Update(Outcome.RANKS_APART))
         measurement, update = self.valuation.measurement(finding, self.counters.batches), Update(Outcome.NO_EVIDENCE)
         if bool(measurement.present.any()) or not bool(finding.measurement.present.any()):
             update = self.weighting.observe(measurement)

@@ -88,37 +88,49 @@ class Agreement(NamedTuple):
     ranks_apart: bool = False
 
 
+class Agreed(NamedTuple):
+    """What all ranks know after a vote.
+
+    Attributes:
+        finding: the same on every rank.
+        ranks_apart: whether the domains could not be compared because the ranks hold different ones.
+        cannot_share: whether a rank has found that gradients cannot be shared. All ranks then vote less often, because
+            a rank that votes alone would wait for the others for ever.
+    """
+
+    finding: Finding
+    ranks_apart: bool
+    cannot_share: bool
+
+
 def agree(
     finding: Finding,
     in_batch: Tensor,
     *,
     with_scores: bool,
+    cannot_share: bool,
     group: distributed.ProcessGroup | None,
     device: torch.device,
-) -> tuple[Finding, bool]:
-    """A finding that all ranks share, and whether they hold domains that cannot be compared.
+) -> Agreed:
+    """A finding that all ranks share.
 
     Args:
         finding: this rank's.
         in_batch: which domains this rank's batch holds, measured or not.
         with_scores: whether this vote yields scores, on the ranks that measured something.
+        cannot_share: whether this rank has found that gradients cannot be shared.
         group: the ranks.
         device: where the model is.
     """
     agreement = average_over_ranks(finding.measurement, in_batch=in_batch, group=group, device=device)
-    scores, held_out = finding.scores, finding.held_out
+    scores = finding.scores
     if with_scores:
-        held_out = _all_held_out(finding, group, device)
         scores = average_scores(scores, len(in_batch), group=group, device=device)
-    agreed = replace(finding, measurement=agreement.measurement, scores=scores, held_out=held_out)
-    return agreed, agreement.ranks_apart
-
-
-def _all_held_out(finding: Finding, group: distributed.ProcessGroup | None, device: torch.device) -> bool:
-    """Whether all ranks that measured scores measured them on held-out samples."""
     judged_by_batch = finding.scores is not None and not finding.held_out
-    rows = _gather_rows(torch.tensor([judged_by_batch], dtype=torch.float64), group, device)
-    return not any(bool(row) for row in rows)
+    flags = torch.tensor([judged_by_batch, cannot_share], dtype=torch.float64)
+    any_judged_by_batch, any_cannot_share = torch.stack(_gather_rows(flags, group, device)).any(0).tolist()
+    agreed = replace(finding, measurement=agreement.measurement, scores=scores, held_out=not any_judged_by_batch)
+    return Agreed(agreed, ranks_apart=agreement.ranks_apart, cannot_share=any_cannot_share)
 
 
 def average_over_ranks(
