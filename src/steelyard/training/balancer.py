@@ -1,6 +1,5 @@
 """The balancer: what a user puts into the training loop."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,7 +18,7 @@ from steelyard.training.audit import Audit, audit_domains
 from steelyard.training.auto_probe import AutoProbe, choose_probe
 from steelyard.training.counters import Counters, restored_on_error
 from steelyard.training.distributed import agree, is_shared, run_once
-from steelyard.training.domain_losses import DomainLosses, Loss, Objective, complete, weighted_loss
+from steelyard.training.domain_losses import DomainLosses, Forward, Loss, Objective, complete, weighted_loss
 from steelyard.training.scalars import log_scalars
 from steelyard.training.step_report import StepReport
 from steelyard.training.transfer import Transfer
@@ -43,8 +42,8 @@ _UNMEASURED = (Statistic.NOTHING, Statistic.LOSSES)  # what needs no probe
 class Balancer(nn.Module):
     """Weighs the domains' losses, and learns the weights while the model trains.
 
-    Put it where the loss is computed; nothing else in the loop changes. The call runs the probe, which leaves model,
-    optimizer and random numbers unchanged. The weighting then follows the probe's measurement. The call returns
+    Put it where the loss is computed; nothing else in the loop changes. The call runs the probe, which leaves model and
+    optimizer unchanged, and random numbers too unless its passes are the outer step's. The weighting then follows the probe's measurement. The call returns
     Σ_d λ_d L_d, an ordinary scalar to call `backward()` on. A weighting that follows the losses themselves needs no
     probe: it sees the outer losses. In evaluation mode and under `torch.no_grad()` the weights stay as they are. A
     domain absent from a batch adds nothing; the other weights are not scaled up for it. Where `torch.distributed` is in
@@ -55,6 +54,8 @@ class Balancer(nn.Module):
     Args:
         domains: the names of the domains, at least one.
         loss: `loss(model(inputs), targets)`, a scalar; one for all, or a mapping of domain name to loss.
+        forward: `forward(model, inputs)` in place of `model(inputs)`, for a model that takes keywords. A domain's batch may
+            then be a mapping with the targets inside: `forward` and `loss` are both called with all of it.
         objective: instead of `loss`, `objective(model, domain_batch)`, a scalar, for a model that computes its own.
         weighting: how the weights follow the measurements; default: `Evidence()`.
         probe: how it is measured. `auto` chooses from the model at the first call, and `print(balancer)` says what and
@@ -86,6 +87,7 @@ class Balancer(nn.Module):
         *,
         weighting: Weighting | None = None,
         loss: Loss | Mapping[str, Loss] | None = None,
+        forward: Forward | None = None,
         objective: Objective | None = None,
         judge: Judges = None,
         importance: Mapping[str, float] | None = None,
@@ -101,7 +103,9 @@ class Balancer(nn.Module):
         self.domains, self.weighting = names, weighting
         self.valuation = Valuation(names, weighting, judge=judge, importance=importance)
         own_judge = self.valuation.own_judge
-        self.domain_losses = DomainLosses(names, loss=loss, objective=objective, judge=own_judge, join=join)
+        self.domain_losses = DomainLosses(
+            names, loss=loss, forward=forward, objective=objective, judge=own_judge, join=join
+        )
         self.counters = Counters(names)
         self.last: StepReport | None = None
         self._group = process_group
@@ -112,11 +116,7 @@ class Balancer(nn.Module):
         self.register_buffer("_format", torch.tensor(arguments.FORMAT))
         self._set_probe(None if probe == "auto" else probe)
         if probe is None and weighting.statistic not in _UNMEASURED:
-            warnings.warn(
-                f"without a probe the weights of {type(weighting).__name__} stay as they start: "
-                "leave probe= out to learn them, or pass weighting=sy.Fixed(…).",
-                stacklevel=2,
-            )
+            arguments.warn_of_no_probe(weighting)
         self.register_load_state_dict_pre_hook(_prepare_to_load)  # type: ignore[no-untyped-call]
 
     @property
