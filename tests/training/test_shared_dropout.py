@@ -296,3 +296,13 @@ def test_probes_whose_passes_draw_the_same_numbers_do_not_share(probe, make):
     assert "draws random numbers" in judge.probe.reuse.reason
     with pytest.raises(ValueError, match=r"reuse=True needs .*draws random numbers"):
         balancer(probe=probe(reuse=True), weighting=weighting())(model, batch(), sgd(model))
+
+
+def test_what_dropout_refuses_is_shared_once_dropout_is_off():
+    model, probe = nn.Sequential(nn.Dropout(0.3), nn.Linear(6, 1)), sy.InnerLoop(reuse="detect")
+    judge = balancer(probe=probe)
+    judge(model, batch(), sgd(model))
+    assert probe.reuse.reason == "Dropout draws random numbers"
+    model[0].p = 0.0
+    judge(model, batch(), sgd(model))
+    assert probe.reuse.reason is None

@@ -42,7 +42,7 @@ class FirstOrder(VoteProbe):
     (`vmapping.reason` says why). Where nothing can be shared, the vote's passes are separate from the outer step's.
 
     With dropout, a shared vote judges in training mode, because its passes are the outer step's: each draws its own masks,
-    and the random generators advance as these passes draw. Votes that are not shared leave the generators unchanged.
+    and after the balancer's call the random generators are where these passes have left them.
 
     With batch normalisation the step alone is judged, on running statistics that are left unchanged. What the step's
     own forward pass does to them is not part of a first-order vote: `InnerLoop` includes it.

@@ -67,7 +67,8 @@ class Shared:
         combine: takes each domain's weight λ_d and returns Σ_d λ_d ∇(computed part of d); called once.
         parameters: the live parameters that the gradients belong to.
         rest: domain name to the samples left to run and their share in the domain's loss.
-        advance_generators: gives the global random generators the states that the shared passes left them in.
+        advance_generators: gives the global random generators the states that the computed part's passes left them in;
+            to be called before the rest is run.
     """
 
     losses: Mapping[str, Tensor]
@@ -98,8 +99,7 @@ class Probe(nn.Module, ABC):
     """Measures one statistic over the domains, without a side effect.
 
     A subclass names the `statistic` it provides and implements `_measure`. That method must leave the model, the
-    optimizer and all random number generators unchanged, even when it is interrupted. Only where its passes are the
-    outer step's, and draw random numbers as those do, are the generators advanced.
+    optimizer and all random number generators unchanged, even when it is interrupted.
 
     Args:
         every: measure on each n-th step only.

@@ -173,7 +173,8 @@ def check_can_be_verified(model: nn.Module, losses: Losses) -> None:
     """Refuse what no check below can see through."""
     if not losses.follow_outputs:
         raise CannotShareError(
-            "an objective runs the model itself, so that nothing tells whether it is a mean over samples"
+            "an objective runs the model itself, so that nothing tells whether it is a mean over samples "
+            "(with forward= and loss= it can be told)"
         )
     # Private names of torch 2.13: a module that torch.compile returns, and one that was compiled in place.
     if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None:

@@ -135,12 +135,9 @@ class VoteProbe(Probe, ABC):
         vote = Vote(model, losses, halves, HypotheticalSteps(optimizer, self.step), batch)
         try:
             with preserved_random_states(model.parameters()):
-                finding = self._cast(vote)
+                return self._cast(vote)
         except HalfTooSmallError:
             return Measurement.nothing(len(losses.domains))
-        if finding.shared is not None and finding.shared.advance_generators is not None:
-            finding.shared.advance_generators()
-        return finding
 
     @abstractmethod
     def _cast(self, vote: Vote) -> Finding:

@@ -42,8 +42,8 @@ _UNMEASURED = (Statistic.NOTHING, Statistic.LOSSES)  # what needs no probe
 class Balancer(nn.Module):
     """Weighs the domains' losses, and learns the weights while the model trains.
 
-    Put it where the loss is computed; nothing else in the loop changes. The call runs the probe, which leaves model and
-    optimizer unchanged, and random numbers too unless its passes are the outer step's. The weighting then follows the probe's measurement. The call returns
+    Put it where the loss is computed; nothing else in the loop changes. The call runs the probe, which leaves model,
+    optimizer and random numbers unchanged. The weighting then follows the probe's measurement. The call returns
     Σ_d λ_d L_d, an ordinary scalar to call `backward()` on. A weighting that follows the losses themselves needs no
     probe: it sees the outer losses. In evaluation mode and under `torch.no_grad()` the weights stay as they are. A
     domain absent from a batch adds nothing; the other weights are not scaled up for it. Where `torch.distributed` is in
@@ -54,8 +54,8 @@ class Balancer(nn.Module):
     Args:
         domains: the names of the domains, at least one.
         loss: `loss(model(inputs), targets)`, a scalar; one for all, or a mapping of domain name to loss.
-        forward: `forward(model, inputs)` in place of `model(inputs)`, for a model that takes keywords. A domain's batch may
-            then be a mapping with the targets inside: `forward` and `loss` are both called with all of it.
+        forward: `forward(model, inputs)` in place of `model(inputs)`. A domain's batch may then also be a mapping that
+            holds inputs and targets: `forward` and `loss` are both called with all of it.
         objective: instead of `loss`, `objective(model, domain_batch)`, a scalar, for a model that computes its own.
         weighting: how the weights follow the measurements; default: `Evidence()`.
         probe: how it is measured. `auto` chooses from the model at the first call, and `print(balancer)` says what and
@@ -174,7 +174,7 @@ class Balancer(nn.Module):
 
         Args:
             model: the live model, wrapped or not.
-            batch: domain name to `(inputs, targets)`, or to what an objective takes; a domain may be absent.
+            batch: domain name to `(inputs, targets)`, or to what `forward` or an objective takes; one may be absent.
             optimizer: the one that will step the model; may be left out where nothing is measured.
             held_out: samples to judge by, a mapping like `batch`. Steps are then taken from the whole batch; by default
                 one half of each domain's batch judges the steps that are taken from the other.
