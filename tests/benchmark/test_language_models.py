@@ -175,7 +175,10 @@ def test_the_tasks_of_the_benchmark_share_their_votes(network):
     from steelyard.benchmark.tasks import make_task
 
     task = make_task(network, 3)
-    small = {name: (inputs[:4, :16], targets[:4, :16] if network == "gpt2" else targets[:4]) for name, (inputs, targets) in task.batch.items()}
+    small = {
+        name: (inputs[:4, :16], targets[:4, :16] if network == "gpt2" else targets[:4])
+        for name, (inputs, targets) in task.batch.items()
+    }
     judge = sy.Balancer(tuple(small), loss=task.loss, forward=task.forward)
     state = torch.get_rng_state()
     judge(task.model, small, task.optimizer).backward()

@@ -281,7 +281,11 @@ def test_fixed_weights_give_the_plain_losses_bit_for_bit(network, domains):
         ("new.json", ["--page", "nowhere.md"], "nowhere.md: no page with the line <!-- measured -->"),
         ("new.png", [], "new.png: the numbers go into a JSON file"),
         ("new.json", ["--rounds", "2"], "--rounds must be at least 3, or there is no spread to state; got 2"),
-        ("new.json", ["--networks", "resnet"], "mlp, transformer, unet-batchnorm, unet-instancenorm, unet-small; got resnet"),
+        (
+            "new.json",
+            ["--networks", "resnet"],
+            "mlp, transformer, unet-batchnorm, unet-instancenorm, unet-small; got resnet",
+        ),
         ("new.json", ["--domains", "5"], "4, 8, 16, 32; got 5"),
         ("new.json", ["--methods", "second-order"], "got second-order"),
         ("there.json", ["--merge"], "there.json: not a file that steelyard benchmark wrote"),

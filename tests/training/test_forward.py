@@ -5,8 +5,9 @@ from collections import UserDict
 
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.nn.functional import l1_loss, mse_loss
+from torch.nn.parallel import DistributedDataParallel
 
 import steelyard as sy
 from steelyard.training import DomainLosses
@@ -152,3 +153,23 @@ def test_refuses_what_does_not_fit():
     judge = balancer(forward=lambda _, samples: run_mapping(live, samples), loss=loss_of_mapping, probe=sy.FirstOrder())
     with pytest.raises(ValueError, match="must run the model that it is given"):
         judge(live, mappings(), sgd(live))
+
+
+@pytest.fixture
+def single_rank():
+    store = distributed.HashStore()
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("single_rank")
+@pytest.mark.parametrize("probe", [sy.FirstOrder, sy.InnerLoop, None])
+def test_a_model_in_distributed_data_parallelism(probe):
+    model = Keywords()
+    wrapped = DistributedDataParallel(copy.deepcopy(model))
+    judge = weighed(probe and probe(), forward=run_mapping, loss=loss_of_mapping)
+    judge(wrapped, mappings(), sgd(wrapped)).backward()
+    plain_loss(model, mappings()).backward()
+    for parameter, expected in zip(wrapped.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, expected.grad)

@@ -1,4 +1,4 @@
-"""Under dropout a shared vote's passes are the outer step's: each draws masks of its own, and the generators advance."""
+"""Under dropout a shared vote's passes are the outer step's: each draws its own masks, and the generators advance."""
 
 import copy
 import random

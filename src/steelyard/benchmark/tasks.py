@@ -120,7 +120,7 @@ def _bert() -> Parts:
 
 
 def _gpt2() -> Parts:
-    """GPT-2 as it is built by default, with dropout: four layers of width 128; 16 × 64 tokens, each predicts the next."""
+    """GPT-2 as it is built by default, with dropout: four layers of width 128; 16 × 64 tokens that predict the next."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(

@@ -40,7 +40,7 @@ _WITH_DROPOUT_INSIDE = {
 class WithoutDropout(TorchFunctionMode):
     """Calls of dropout give what they give on average, wherever they are made: in modules, functions or attention.
 
-    So do masks that are drawn by `bernoulli_`, as stochastic depth draws them. Other random numbers are drawn as always.
+    So do masks that are drawn by `bernoulli_`, as in stochastic depth. Other random numbers are drawn as always.
 
     >>> with WithoutDropout():
     ...     functional.dropout(torch.ones(3), 0.9)
@@ -50,7 +50,7 @@ class WithoutDropout(TorchFunctionMode):
     def __torch_function__(
         self,
         func: Any,
-        types: Iterable[type],  # noqa: ARG002
+        types: Iterable[type],
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:

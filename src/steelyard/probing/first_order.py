@@ -41,8 +41,8 @@ class FirstOrder(VoteProbe):
     by `torch.func.vmap`. Where they are shared and `vmap` does not work or does not pay, each half is run by itself
     (`vmapping.reason` says why). Where nothing can be shared, the vote's passes are separate from the outer step's.
 
-    With dropout, a shared vote judges in training mode, because its passes are the outer step's: each draws its own masks,
-    and after the balancer's call the random generators are where these passes have left them.
+    With dropout, a shared vote judges in training mode, because its passes are the outer step's. Each draws its own
+    masks, and after the balancer's call the random generators are where these passes have left them.
 
     With batch normalisation the step alone is judged, on running statistics that are left unchanged. What the step's
     own forward pass does to them is not part of a first-order vote: `InnerLoop` includes it.
@@ -57,7 +57,8 @@ class FirstOrder(VoteProbe):
         scaler: the outer loop's gradient scaler, so that float16 gradients do not underflow.
         reuse: whether the gradients serve the outer step too. `detect`: where nothing contradicts that a domain's loss
             is a mean over its samples, that samples are processed independently and that nothing random but dropout
-            is drawn in the forward pass (`reuse.reason` says what did). `True`: you say so; a contradiction is an error.
+            is drawn in the forward pass (`reuse.reason` says what did). `True`: you say so; a contradiction is an
+            error.
 
     >>> import steelyard as sy
     >>> model = torch.nn.Linear(3, 1)

@@ -58,6 +58,10 @@ class Losses(nn.Module, ABC):
         return self.of(outputs, batch)
 
 
+def _draw_nothing() -> None:
+    """Leave the generators unchanged."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Shared:
     """Part of each domain's outer loss, with its gradient, and the samples left to run.
@@ -75,7 +79,7 @@ class Shared:
     combine: Callable[[Mapping[str, float]], Gradients]
     parameters: Sequence[Tensor]
     rest: Mapping[str, tuple[float, Tree]] = field(default_factory=dict)
-    advance_generators: Callable[[], None] | None = None
+    advance_generators: Callable[[], None] = _draw_nothing
 
 
 @dataclass(frozen=True)

@@ -192,8 +192,7 @@ def complete(
     domain_losses: Losses, shared: Shared, weights: Mapping[str, float], model: nn.Module
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Each domain's loss and their weighted sum, from what a probe has computed and a pass over the rest."""
-    if shared.advance_generators is not None:
-        shared.advance_generators()
+    shared.advance_generators()
     samples = {name: rest for name, (_, rest) in shared.rest.items()}
     parts: dict[str, Tensor] = {}  # of the losses, on the samples left to run
     if samples:
