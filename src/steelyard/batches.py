@@ -119,13 +119,13 @@ def detach_samples(tree: Tree) -> Tree:
 
 
 def differentiable_samples(tree: Tree) -> tuple[Tree, list[Tensor]]:
-    """Return the same tree with tensors to differentiate for, and a list of these tensors."""
+    """Return the same tree with tensors to differentiate for, in the same memory, and a list of these tensors."""
     copies: list[Tensor] = []
 
     def prepare(tensor: Tensor) -> Tensor:
         if not (tensor.is_floating_point() or tensor.is_complex()):  # whole numbers have no derivative
             return tensor
-        differentiable = tensor.detach().clone().requires_grad_()
+        differentiable = tensor.detach().requires_grad_()
         copies.append(differentiable)
         return differentiable
 

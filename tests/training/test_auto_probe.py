@@ -55,7 +55,7 @@ CHOICES = {
     "mlp": ({}, sy.FirstOrder, 1, "uses the outer step's gradients, and so is cast on every step"),
     "batch norm": ({"make": normalised}, sy.InnerLoop, 10, "with batch normalisation exact votes cost least"),
     "evaluated norm": ({"make": evaluating}, sy.FirstOrder, 1, "on every step"),
-    "dropout": ({"make": dropping}, sy.FirstOrder, 8, "Dropout draws random numbers"),
+    "dropout": ({"make": dropping}, sy.FirstOrder, 1, "uses the outer step's gradients, and so is cast on every step"),
     "judge": ({"judge": accuracy_loss}, sy.InnerLoop, 6, "a judge of one's own need not have a gradient"),
     "judge by loss": ({"judge": "loss"}, sy.FirstOrder, 1, "on every step"),
     "objective": ({"objective": objective}, sy.FirstOrder, 8, "an objective runs the model itself"),

@@ -339,7 +339,7 @@ def test_refuses_arrays():
     [(torch.zeros(3, 6), "Tensor"), ({"x": torch.zeros(3, 6)}, "dict"), ((torch.zeros(3, 6),) * 3, "3 parts")],
 )
 def test_a_loss_wants_inputs_and_targets(samples, found):
-    with pytest.raises(ValueError, match=rf"must be \(inputs, targets\); got {found}\. Pass objective="):
+    with pytest.raises(ValueError, match=rf"must be \(inputs, targets\); got {found}\. Pass forward= .* objective="):
         balancer()(smooth(), {"a": samples, "b": samples})
 
 

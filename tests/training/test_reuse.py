@@ -211,9 +211,9 @@ class Mixing(nn.Module):
         return self.layer(x - x.mean(0))
 
 
-class Dropping(Mixing):
+class Noisy(Mixing):
     def forward(self, x):
-        return self.layer(nn.functional.dropout(x, 0.2, self.training))
+        return self.layer(x + torch.randn_like(x))
 
 
 class Remembering(Mixing):
@@ -290,12 +290,11 @@ NOT_SHARED = {
     "a sum": (smooth, lambda o, y: (o - y).square().sum(), "as a mean of halves"),
     "samples that meet": (Mixing, mse_loss, "as a mean of halves"),
     "another function in evaluation mode": (Quieter, mse_loss, "as a mean of halves"),
-    "functional dropout": (Dropping, mse_loss, "draws random numbers"),
+    "noise": (Noisy, mse_loss, "draws random numbers"),
     "a tensor": (Averaging, mse_loss, "changes 'seen' of Averaging"),
     "an attribute": (Cooling, mse_loss, "changes 'temperature' of Cooling"),
     "another buffer": (Replacing, mse_loss, "changes the model's buffers"),
     "a buffer": (Remembering, mse_loss, "changes the model's buffers"),
-    "dropout": (lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 1)), mse_loss, "Dropout draws random numbers"),
     "batch normalisation": (lambda: nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 1)), mse_loss, "meet in BatchNorm1d"),
     "running statistics": (
         lambda: nn.Sequential(nn.Unflatten(1, (2, 3)), nn.InstanceNorm1d(2, track_running_stats=True), nn.Flatten()),

@@ -93,7 +93,7 @@ def joint_losses(task: Task) -> Callable[[], Tensor]:
     sizes = list(map(len, targets))
 
     def losses() -> Tensor:
-        outputs = task.model(joined_inputs).split(sizes)
+        outputs = task.run(joined_inputs).split(sizes)
         return torch.stack(list(map(task.loss, outputs, targets)))
 
     return losses

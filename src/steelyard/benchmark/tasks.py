@@ -3,7 +3,8 @@
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from importlib.util import find_spec
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +13,11 @@ from torch.optim import SGD
 
 from steelyard.imaging.networks.paper import UNet, cross_entropy_minus_dice
 
+_TOKENS = 1024  # of the language models: their vocabulary
+
 Batch = dict[str, tuple[Tensor, Tensor]]
 Loss = Callable[[Tensor, Tensor], Tensor]
+Forward = Callable[[Any, Tensor], Tensor]
 Step = Callable[[], None]
 """Takes one training step each time it is called."""
 
@@ -26,6 +30,14 @@ class Task:
     loss: Loss
     batch: Batch
     optimizer: SGD
+    forward: Forward | None = None
+    """How the model is run, unless as `model(inputs)`."""
+
+    def run(self, inputs: Tensor) -> Any:
+        """The model's outputs."""
+        if self.forward is None:
+            return self.model(inputs)
+        return self.forward(self.model, inputs)
 
 
 def make_task(network: str, domains: int) -> Task:
@@ -33,7 +45,8 @@ def make_task(network: str, domains: int) -> Task:
     torch.manual_seed(0)
     parts = NETWORKS[network]()
     batch = {f"domain {number}": parts.draw_samples() for number in range(domains)}
-    return Task(model=parts.model, loss=parts.loss, batch=batch, optimizer=make_optimizer(parts.model.parameters()))
+    optimizer = make_optimizer(parts.model.parameters())
+    return Task(model=parts.model, loss=parts.loss, batch=batch, optimizer=optimizer, forward=parts.forward)
 
 
 def make_optimizer(parameters: Iterable[Tensor]) -> SGD:
@@ -48,6 +61,7 @@ class Parts(NamedTuple):
     loss: Loss
     draw_samples: Callable[[], tuple[Tensor, Tensor]]
     """Draws one domain's inputs and targets."""
+    forward: Forward | None = None
 
 
 def _unet_batchnorm() -> Parts:
@@ -81,6 +95,48 @@ def _mlp() -> Parts:
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     model = nn.Sequential(*layers, nn.Linear(1024, 10))
     return Parts(model, cross_entropy, lambda: (torch.randn(64, 64), torch.randint(10, (64,))))
+
+
+def _bert() -> Parts:
+    """BERT for classification as it is built by default, with dropout: four layers of width 128; 16 × 64 tokens."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    config = BertConfig(
+        vocab_size=_TOKENS,
+        hidden_size=128,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        intermediate_size=512,
+        max_position_embeddings=64,
+        num_labels=4,
+    )
+    model = BertForSequenceClassification(config).train()
+    return Parts(
+        model,
+        cross_entropy,
+        lambda: (torch.randint(_TOKENS, (16, 64)), torch.randint(4, (16,))),
+        lambda model, tokens: model(input_ids=tokens).logits,
+    )
+
+
+def _gpt2() -> Parts:
+    """GPT-2 as it is built by default, with dropout: four layers of width 128; 16 × 64 tokens that predict the next."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        vocab_size=_TOKENS, n_embd=128, n_layer=4, n_head=4, n_positions=64, bos_token_id=0, eos_token_id=0
+    )
+
+    def draw() -> tuple[Tensor, Tensor]:
+        tokens = torch.randint(_TOKENS, (16, 64))
+        return tokens, tokens
+
+    model = GPT2LMHeadModel(config).train()
+    return Parts(model, _next_token_loss, draw, lambda model, tokens: model(input_ids=tokens, use_cache=False).logits)
+
+
+def _next_token_loss(logits: Tensor, tokens: Tensor) -> Tensor:
+    return cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
 
 
 class _Transformer(nn.Module):
@@ -125,3 +181,5 @@ NETWORKS: dict[str, Callable[[], Parts]] = {
     "transformer": _transformer,
     "mlp": _mlp,
 }
+if find_spec("transformers"):
+    NETWORKS |= {"bert": _bert, "gpt2": _gpt2}

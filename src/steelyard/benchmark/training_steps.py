@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from steelyard.benchmark.peers import arguments_text, joint_losses, make_peer_step, peer_call, peer_methods
-from steelyard.benchmark.tasks import Batch, Step, Task, make_task
+from steelyard.benchmark.tasks import NETWORKS, Batch, Step, Task, make_task
 from steelyard.benchmark.vote_passes import BARE, bare_methods, make_bare_step
 from steelyard.errors import UserError
 from steelyard.measurement import Statistic
@@ -76,6 +76,8 @@ INTERVALS = {
     "unet-instancenorm": (1, 4),
     "transformer": (1, 4),
     "mlp": (1, 4),
+    "bert": (1, 4),
+    "gpt2": (1, 4),
 }
 MANY_DOMAINS = 16
 
@@ -96,7 +98,12 @@ def cases() -> list[Case]:
         if domains == 2:
             for method in bare_methods():
                 rows.append(Case(network=network, domains=domains, method=method, with_memory=False))
-    return rows + list(_scaling_cases())
+    rows += _scaling_cases()
+    if "gpt2" in NETWORKS:  # only where transformers is installed
+        for network in ("bert", "gpt2"):
+            rows += _voting_cases(network, 3, INTERVALS[network])
+            rows += _recommended_cases(network, 3)
+    return rows
 
 
 def select_cases(networks: Sequence[str] = (), domains: Sequence[int] = (), methods: Sequence[str] = ()) -> list[Case]:
@@ -209,13 +216,13 @@ def make_recommended_step(case: Case, task: Task) -> Step:
     held_out: Batch | None = None
     if case.method == "held out":  # as many samples as judge without it: half of each domain's
         held_out = {name: (x[: len(x) // 2], y[: len(y) // 2]) for name, (x, y) in task.batch.items()}
-    losses = DomainLosses(tuple(task.batch), loss=task.loss, judge=judge)
+    losses = DomainLosses(tuple(task.batch), loss=task.loss, forward=task.forward, judge=judge)
     choice = choose_probe(Statistic.WORTH, task.model, losses, task.optimizer, held_out=held_out is not None)
     probe = choice.make()
     if probe.every != case.every:
         raise ValueError(f"{case.row}: the probe that is chosen votes every {probe.every} steps.")
     probe.steps.fill_(probe.warm_up)
-    balancer = Balancer(tuple(task.batch), loss=task.loss, judge=judge, probe=probe)
+    balancer = Balancer(tuple(task.batch), loss=task.loss, forward=task.forward, judge=judge, probe=probe)
 
     def step() -> None:
         loss = balancer(task.model, task.batch, task.optimizer, held_out=held_out)
@@ -234,7 +241,7 @@ def _judge(task: Task) -> Callable[[Tensor, Tensor], Tensor]:
 def make_balanced_step(case: Case, task: Task) -> Step:
     """A step with a balancer of this library."""
     weighting, probe = _weighting_and_probe(case)
-    balancer = Balancer(tuple(task.batch), loss=task.loss, weighting=weighting, probe=probe)
+    balancer = Balancer(tuple(task.batch), loss=task.loss, forward=task.forward, weighting=weighting, probe=probe)
 
     def step() -> None:
         loss = balancer(task.model, task.batch, task.optimizer)

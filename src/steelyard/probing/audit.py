@@ -16,10 +16,11 @@ from steelyard.batches import (
     join_samples,
     take_samples,
 )
+from steelyard.probing.dropout import WithoutDropout
 from steelyard.probing.passes import explained_in_evaluation, model_and_losses, take_gradients
 from steelyard.probing.probe import Gradients, Losses
-from steelyard.probing.replica import Replica, preserved_random_states
-from steelyard.probing.sharing import CannotShareError, Reuse
+from steelyard.probing.replica import Replica, preserved_random_states, random_states
+from steelyard.probing.sharing import AuditCase, CannotShareError, Reuse
 from steelyard.probing.vote_probe import Vote, VoteProbe
 
 COARSE = 1e-4  # float16 and bfloat16 round by more: too coarse to tell a mean over samples from something else
@@ -29,17 +30,32 @@ Parts = Mapping[str, Sequence[Tree]]
 
 
 def check_halves(
-    probe: VoteProbe, vote: Vote, train_outputs: Mapping[str, Tree], test_outputs: Mapping[str, Tree]
+    probe: VoteProbe,
+    vote: Vote,
+    train_outputs: Mapping[str, Tree],
+    test_outputs: Mapping[str, Tree],
+    *,
+    drawn: bool = False,
 ) -> None:
-    """Refuse to share where the outer loss is not the mean of the halves' losses; an objective has no outputs."""
+    """Refuse to share where the outer loss is not the mean of the halves' losses; an objective has no outputs.
+
+    Args:
+        probe: whose vote it is.
+        vote: what is voted on.
+        train_outputs: the model's outputs for the meta-train halves.
+        test_outputs: those for the meta-test halves.
+        drawn: whether the passes drew random numbers, which only dropout may.
+    """
     parts: dict[str, list[Tree]] = {half.domain: [half.samples] for half in vote.halves.meta_train}
     if not vote.halves.held_out:
         for half in vote.halves.meta_test:
             parts[half.domain].append(half.samples)
         if train_outputs:
             check_loss_is_mean(vote.losses, parts, train_outputs, test_outputs)
-    if probe.reuse.needs_audit(vote.model, _number_of_parts(parts), probe.vote_number):
+    case = AuditCase(max(map(len, parts.values())), drawn)
+    if probe.reuse.needs_audit(vote.model, case, probe.vote_number):
         audit(vote.model, vote.losses, parts, scaler=probe.scaler, reuse=probe.reuse, evaluating=probe.evaluating)
+        probe.reuse.note_audit(vote.model, case)
 
 
 def check_loss_is_mean(
@@ -83,21 +99,25 @@ def audit(
     """Refuse a model whose samples meet in the forward pass, or whose loss reaches tensors elsewhere.
 
     One pass over everything must give the losses of passes over the parts; over half of each part, to save memory, also
-    their gradients. A last layer of zeros hides from the losses what the gradients show.
+    their gradients. A last layer of zeros hides from the losses what the gradients show. Dropout is switched off
+    meanwhile, so that only what does not come from dropout can differ.
 
     Args:
         model: the live model.
         losses: the live losses.
         parts: each domain's samples, in the parts that the vote runs separately: one or two.
         scaler: the outer loop's.
-        reuse: whose setting says whether losses may be too coarse to be compared; it notes the audit.
+        reuse: whose setting says whether losses may be too coarse to be compared.
         evaluating: whether the vote judges in evaluation mode, which must give the same losses then.
     """
-    with preserved_random_states(model.parameters()):
+    with preserved_random_states(model.parameters()), WithoutDropout():
+        states = random_states(model.parameters())
         replica = Replica(model, losses)
         copied, copied_losses = model_and_losses(replica)
         whole = {name: join_samples(domain_parts) for name, domain_parts in parts.items()}
         same_gradients = _have_gradients_of_parts(replica, parts, scaler=scaler)
+        if random_states(model.parameters()) != states:
+            raise CannotShareError("the forward pass draws random numbers that are not dropout's")
         with torch.no_grad():
             expected = _means_of_parts(copied, copied_losses, parts)
             check_same_losses(copied_losses(copied, whole), expected)
@@ -116,11 +136,6 @@ def audit(
                 raise CannotShareError(
                     f"the loss of domain {name!r} is {loss.dtype}, too coarse to tell whether it is a mean over samples"
                 )
-    reuse.note_audit(model, _number_of_parts(parts))
-
-
-def _number_of_parts(parts: Parts) -> int:
-    return max(map(len, parts.values()))
 
 
 def _means_of_parts(model: nn.Module, losses: Losses, parts: Parts) -> dict[str, Tensor]:

@@ -23,7 +23,7 @@ from steelyard.probing.passes import (
     run_pass,
 )
 from steelyard.probing.probe import Finding, Gradients
-from steelyard.probing.replica import Replica, preserved_random_states, random_states
+from steelyard.probing.replica import Replica, preserved_random_states, random_states, saved_random_states
 from steelyard.probing.sharing import CannotShareError, Part, Reusing, check_traces, share
 from steelyard.probing.vote_probe import Half, MetaTest, Split, Vote, VoteProbe, rest_of
 
@@ -41,6 +41,9 @@ class FirstOrder(VoteProbe):
     by `torch.func.vmap`. Where they are shared and `vmap` does not work or does not pay, each half is run by itself
     (`vmapping.reason` says why). Where nothing can be shared, the vote's passes are separate from the outer step's.
 
+    With dropout, a shared vote judges in training mode, because its passes are the outer step's. Each draws its own
+    masks, and after the balancer's call the random generators are where these passes have left them.
+
     With batch normalisation the step alone is judged, on running statistics that are left unchanged. What the step's
     own forward pass does to them is not part of a first-order vote: `InnerLoop` includes it.
 
@@ -53,8 +56,9 @@ class FirstOrder(VoteProbe):
         gather: for batches too small to divide, collect samples of consecutive batches, as `InnerLoop` does.
         scaler: the outer loop's gradient scaler, so that float16 gradients do not underflow.
         reuse: whether the gradients serve the outer step too. `detect`: where nothing contradicts that a domain's loss
-            is a mean over its samples, that samples are processed independently and that nothing random is drawn in
-            the forward pass (`reuse.reason` says what did). `True`: you say so; a contradiction is an error.
+            is a mean over its samples, that samples are processed independently and that nothing random but dropout
+            is drawn in the forward pass (`reuse.reason` says what did). `True`: you say so; a contradiction is an
+            error.
 
     >>> import steelyard as sy
     >>> model = torch.nn.Linear(3, 1)
@@ -99,7 +103,7 @@ class FirstOrder(VoteProbe):
         finding: Finding | None = None
         # Gradients that are in memory until the weights are known, at most.
         rows = len(vote.halves.meta_train) + len(vote.halves.meta_test)
-        if self.reuse.may_begin(vote.model, vote.losses, scaler=self.scaler, rows=rows):
+        if self.reuse.may_begin(vote.model, vote.losses, scaler=self.scaler, rows=rows, dropout=True):
             finding = self._measure_shared(vote)
         if finding is None:
             return self._measure_apart(vote)
@@ -118,6 +122,7 @@ class FirstOrder(VoteProbe):
         states = random_states(leaves.live)
         passes = self._run_halves(halves, vote, replica, leaves)
         drawn = random_states(leaves.live) != states
+        advance_generators = saved_random_states(leaves.live)
         count = len(vote.halves.meta_train)
         trained, tested = passes.part(0, count), passes.part(count, len(halves))
         if not tests_shared:
@@ -128,6 +133,7 @@ class FirstOrder(VoteProbe):
         for half, loss in zip(halves, passes.losses, strict=True):
             parts.append(Part(half.domain, half.share, loss))
         shared = share(parts, passes.gradients, leaves.live, rest=rest_of(vote, tests_done=tests_shared))
+        shared = replace(shared, advance_generators=advance_generators)
         return replace(self._judge(vote, trained, tested, replica, leaves), shared=shared)
 
     def _measure_apart(self, vote: Vote) -> Finding:
@@ -185,13 +191,13 @@ class FirstOrder(VoteProbe):
 
     def _check(self, vote: Vote, trained: HalfPasses, tested: HalfPasses, replica: Replica, *, drawn: bool) -> None:
         """Refuse to share where the outer loss is not the mean of the halves' losses."""
-        check_traces(replica, drawn=drawn)
+        check_traces(replica, drawn=False)  # numbers may be drawn by dropout; whether by something else, the audit says
         if self.vmapping.saw_data_dependence and self.reuse.setting == "detect":
             raise CannotShareError("the forward pass branches on values of the batch, so that samples may meet")
         # Without strict: an objective has no outputs.
         train_outputs = dict(zip(vote.halves.names, trained.outputs, strict=False))
         test_outputs = dict(zip(vote.halves.tests, tested.outputs, strict=False))
-        check_halves(self, vote, train_outputs, test_outputs)
+        check_halves(self, vote, train_outputs, test_outputs, drawn=drawn)
 
     def _judge(self, vote: Vote, trained: HalfPasses, tested: HalfPasses, replica: Replica, leaves: Leaves) -> Finding:
         """The hypothetical losses, and the scores if they are due, from the gradients on all halves."""

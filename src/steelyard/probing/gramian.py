@@ -21,7 +21,7 @@ from steelyard.probing.passes import (
 )
 from steelyard.probing.probe import Finding, Gradients, Losses, Probe, Shared
 from steelyard.probing.replica import Replica, preserved_random_states, random_states
-from steelyard.probing.sharing import Part, Reuse, Reusing, check_traces, share
+from steelyard.probing.sharing import AuditCase, Part, Reuse, Reusing, check_traces, share
 
 
 @final
@@ -77,9 +77,11 @@ class Gramian(Probe):
 
         def check() -> None:
             check_traces(replica, drawn=drawn)
-            if self.reuse.needs_audit(model, 1, self.vote_number):
+            case = AuditCase(parts=1, drawn=False)
+            if self.reuse.needs_audit(model, case, self.vote_number):
                 whole = {name: [samples] for name, samples in batch.items()}
                 audit(model, losses, whole, scaler=self.scaler, reuse=self.reuse, evaluating=False)
+                self.reuse.note_audit(model, case)
 
         shared: Shared | None = None
         if sharing and not overflowed and self.reuse.holds(check):

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from traceback import walk_tb
 from typing import NamedTuple, final
 
 import torch
@@ -12,6 +13,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from steelyard.batches import Tree, can_join, count_samples, stack_samples, unstack_samples
 from steelyard.probing.audit import COARSE, are_close
+from steelyard.probing.dropout import WithoutDropout
 from steelyard.probing.passes import (
     GradientRows,
     Leaves,
@@ -21,7 +23,7 @@ from steelyard.probing.passes import (
     run_pass,
 )
 from steelyard.probing.probe import Gradients, Losses
-from steelyard.probing.replica import Replica
+from steelyard.probing.replica import Replica, preserved_random_states, random_states, saved_random_states
 from steelyard.probing.sharing import RECHECK_EVERY, modes_of
 from steelyard.probing.vote_probe import Half
 
@@ -30,6 +32,8 @@ from steelyard.probing.vote_probe import Half
 # 3.7 M 1.26 / 1.29, 6.6 M 1.20 / 1.17; transformer 1.2 M 1.30 / 1.35, 2.4 M 1.21 / 1.21, 4.8 M 1.14 / 1.08.
 _LARGE_PASS = 4_000_000
 _DATA_DEPENDENT = ("data-dependent control flow", ".item()")  # from the messages of vmap in torch 2.13
+# Branches in these modules choose a faster kernel for the same result: no mask where nothing is padded.
+_HARMLESS_BRANCHES = ("transformers.masking_utils",)
 
 
 class HalfPasses(NamedTuple):
@@ -53,6 +57,16 @@ class HalfPasses(NamedTuple):
         return HalfPasses(self.losses[start:stop], self.outputs[start:stop], gradients, self.overflowed)
 
 
+def _raised_in(error: BaseException) -> str:
+    """The name of the Python module whose code raised an error, itself or by a call of torch."""
+    innermost = ""
+    for frame, _ in walk_tb(error.__traceback__):
+        name = frame.f_globals.get("__name__", "")
+        if not name.startswith(("torch.", "steelyard.probing.")):  # the latter passes calls on to torch
+            innermost = name
+    return innermost
+
+
 class VmapRefusedError(Exception):
     """Says why halves are run one by one."""
 
@@ -67,6 +81,8 @@ class Vmapping(nn.Module):
 
     Attributes:
         reason: why `vmap` was given up, or `None`.
+        saw_data_dependence: whether Python code in the forward pass depends on values of the batch: an `if`, or
+            `.item()`.
     """
 
     refused: Tensor
@@ -74,6 +90,7 @@ class Vmapping(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.reason: str | None = None
+        self.saw_data_dependence = False
         self._verified: tuple[bool, ...] | None = None  # the modes in which both were last compared
         self.register_buffer("refused", torch.zeros((), dtype=torch.bool))
 
@@ -91,47 +108,52 @@ class Vmapping(nn.Module):
     def run(self, replica: Replica, halves: Sequence[Half], leaves: Leaves, *, vote_number: int) -> HalfPasses:
         """One pass over all halves if that works and gives the same as one pass over each; else the latter."""
         modes = modes_of(model_and_losses(replica)[0])
+        compared: HalfPasses | None = None
+        restore = saved_random_states(leaves.live)
         if modes != self._verified or vote_number % RECHECK_EVERY == 0:
-            return self._run_both(replica, halves, leaves)
-        try:
-            return run_vmapped(replica, halves, leaves)
-        except Exception as error:
-            self.refuse(error)
+            compared = self._compare(replica, halves, leaves)
+        if compared is not None:
+            return compared
+        if not bool(self.refused):
+            try:
+                return run_vmapped(replica, halves, leaves)
+            except Exception as error:
+                self.refuse(error)
+                restore()
         return run_one_by_one(replica, halves, leaves, scaler=None)
 
-    def _run_both(self, replica: Replica, halves: Sequence[Half], leaves: Leaves) -> HalfPasses:
-        """Compare one pass over all halves with one pass over each; remember the modes in which they agree."""
+    def _compare(self, replica: Replica, halves: Sequence[Half], leaves: Leaves) -> HalfPasses | None:
+        """Compare one pass over all halves with one pass over each; remember the modes in which they agree.
+
+        Returns:
+            The passes; `None` where they are refused, or are still to be run because the model draws random numbers.
+            Dropout is switched off for the comparison.
+        """
         first = halves[0]
-        with stored_elements(replica.parameters.values()) as sizes:
-            run_pass(replica, {first.domain: first.samples}, leaves, scaler=None)
-        try:
-            check_pass_is_small(sizes)
-            with warnings.catch_warnings():
-                # Raised where vmap has no rule for an operation, and would run it once for each half.
-                warnings.filterwarnings("error", message="There is a performance drop")
-                vmapped = run_vmapped(replica, halves, leaves, on_copy=True)
-            # One half after the other, so that the gradients are not in memory twice.
-            for row, half in enumerate(halves):
-                separate = run_pass(replica, {half.domain: half.samples}, leaves, scaler=None)
-                check_same_pass(vmapped, row, separate)
-        except Exception as error:
-            self.refuse(error)
-            return run_one_by_one(replica, halves, leaves, scaler=None)
+        with preserved_random_states(leaves.live):
+            states = random_states(leaves.live)
+            with stored_elements(replica.parameters.values()) as sizes:
+                run_pass(replica, {first.domain: first.samples}, leaves, scaler=None)
+            drawn = random_states(leaves.live) != states
+            try:
+                check_pass_is_small(sizes)
+                with WithoutDropout():
+                    vmapped = _run_compared(replica, halves, leaves)
+            except Exception as error:
+                self.refuse(error)
+                return None
         if bool(torch.stack(vmapped.losses).isfinite().all()):
             self._verified = modes_of(model_and_losses(replica)[0])
-        return vmapped
+        return None if drawn else vmapped
 
     def refuse(self, error: Exception) -> None:
         """Run halves one by one from now on."""
         self.reason = f"{type(error).__name__}: {error}"
         if isinstance(error, VmapRefusedError):
             self.reason = str(error)
+        branches = any(text in self.reason for text in _DATA_DEPENDENT)
+        self.saw_data_dependence = branches and _raised_in(error) not in _HARMLESS_BRANCHES
         self.refused.fill_(True)
-
-    @property
-    def saw_data_dependence(self) -> bool:
-        """Whether Python code in the forward pass depends on values of the batch: an `if`, or `.item()`."""
-        return self.reason is not None and any(text in self.reason for text in _DATA_DEPENDENT)
 
     def extra_repr(self) -> str:
         """Whether it is in use, for `print(balancer)`."""
@@ -157,6 +179,19 @@ def run_one_by_one(
     return HalfPasses(losses, outputs, GradientRows.separate(rows), overflowed)
 
 
+def _run_compared(replica: Replica, halves: Sequence[Half], leaves: Leaves) -> HalfPasses:
+    """One pass over all halves, refused where it gives something else than one pass over each."""
+    with warnings.catch_warnings():
+        # Raised where vmap has no rule for an operation, and would run it once for each half.
+        warnings.filterwarnings("error", message="There is a performance drop")
+        vmapped = run_vmapped(replica, halves, leaves, on_copy=True)
+    # One half after the other, so that the gradients are not in memory twice.
+    for row, half in enumerate(halves):
+        separate = run_pass(replica, {half.domain: half.samples}, leaves, scaler=None)
+        check_same_pass(vmapped, row, separate)
+    return vmapped
+
+
 def run_vmapped(replica: Replica, halves: Sequence[Half], leaves: Leaves, *, on_copy: bool = False) -> HalfPasses:
     """One pass over all halves; raises whatever `vmap` raises.
 
@@ -179,7 +214,8 @@ def run_vmapped(replica: Replica, halves: Sequence[Half], leaves: Leaves, *, on_
         result: tuple[Tensor, list[Tree]] = functional_call(runner, values, (samples,))
         return result
 
-    differentiate = vmap(grad_and_value(loss_and_outputs, has_aux=True), in_dims=(None, 0))
+    # Each half draws masks of dropout of its own.
+    differentiate = vmap(grad_and_value(loss_and_outputs, has_aux=True), in_dims=(None, 0), randomness="different")
     stacked = stack_samples([half.samples for half in halves])
     with torch.no_grad():  # which ends where `grad_and_value` begins
         gradients, (half_losses, outputs) = differentiate(parameters, stacked)

@@ -58,6 +58,10 @@ class Losses(nn.Module, ABC):
         return self.of(outputs, batch)
 
 
+def _draw_nothing() -> None:
+    """Leave the generators unchanged."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Shared:
     """Part of each domain's outer loss, with its gradient, and the samples left to run.
@@ -67,12 +71,15 @@ class Shared:
         combine: takes each domain's weight λ_d and returns Σ_d λ_d ∇(computed part of d); called once.
         parameters: the live parameters that the gradients belong to.
         rest: domain name to the samples left to run and their share in the domain's loss.
+        advance_generators: gives the global random generators the states that the computed part's passes left them in;
+            to be called before the rest is run.
     """
 
     losses: Mapping[str, Tensor]
     combine: Callable[[Mapping[str, float]], Gradients]
     parameters: Sequence[Tensor]
     rest: Mapping[str, tuple[float, Tree]] = field(default_factory=dict)
+    advance_generators: Callable[[], None] = _draw_nothing
 
 
 @dataclass(frozen=True)

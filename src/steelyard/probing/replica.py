@@ -4,7 +4,7 @@ import copy
 import random
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import FunctionType, MethodType
@@ -240,17 +240,30 @@ def _check_can_be_copied(live: nn.Module) -> None:
 @contextmanager
 def preserved_random_states(tensors: Iterable[Tensor]) -> Iterator[None]:
     """Restore the global generators afterwards: Python's, numpy's if loaded, torch's on CPU and the tensors' GPUs."""
-    gpus = _gpus(tensors)
+    restore = saved_random_states(tensors)
+    try:
+        yield
+    finally:
+        restore()
+
+
+def saved_random_states(tensors: Iterable[Tensor]) -> Callable[[], None]:
+    """Return a function that gives the global generators the states that they have now."""
     numpy = sys.modules.get("numpy")
     python_state = random.getstate()
     numpy_state = numpy.random.get_state() if numpy else None
-    try:
-        with torch.random.fork_rng(devices=gpus):
-            yield
-    finally:
+    torch_state = torch.get_rng_state()
+    gpu_states = {gpu: torch.cuda.get_rng_state(gpu) for gpu in _gpus(tensors)}
+
+    def restore() -> None:
         random.setstate(python_state)
         if numpy:
             numpy.random.set_state(numpy_state)
+        torch.set_rng_state(torch_state)
+        for gpu, state in gpu_states.items():
+            torch.cuda.set_rng_state(state, gpu)
+
+    return restore
 
 
 def random_states(tensors: Iterable[Tensor]) -> list[Any]:

@@ -26,11 +26,24 @@ class CannotShareError(Exception):
     """Says why the vote's gradients cannot serve the outer step."""
 
 
+class AuditCase(NamedTuple):
+    """What an audit holds for, besides the modules' modes.
+
+    Attributes:
+        parts: in how many parts a domain's samples are run.
+        drawn: whether the passes draw random numbers.
+    """
+
+    parts: int
+    drawn: bool
+
+
 class Reuse(nn.Module):
     """Decides, at every vote, whether the outer step may use the gradients of the vote's own passes.
 
     It may where a domain's outer loss is the mean of the losses of its halves, weighted by their sizes: samples are
-    processed independently, nothing random is drawn in the forward pass, and the loss is a mean over samples.
+    processed independently, nothing random but dropout is drawn in the forward pass, and the loss is a mean over
+    samples.
 
     Args:
         setting: `False`, never; `True`, the user says so, and a contradiction is an error; `detect`, where nothing
@@ -49,11 +62,13 @@ class Reuse(nn.Module):
             raise ValueError(f"reuse must be True, False or 'detect'; got {setting!r}.")
         self.setting = setting
         self.reason: str | None = None
-        self._audited: tuple[object, ...] | None = None  # the modes and numbers of parts of the last audit
+        self._audited: tuple[object, ...] | None = None  # the case and the modes of the last audit
         if setting == "detect":
             self.register_buffer("refused", torch.zeros((), dtype=torch.bool))
 
-    def may_begin(self, model: nn.Module, losses: Losses, *, scaler: GradScaler | None, rows: int) -> bool:
+    def may_begin(
+        self, model: nn.Module, losses: Losses, *, scaler: GradScaler | None, rows: int, dropout: bool = False
+    ) -> bool:
         """Whether nothing speaks against sharing before any pass was run.
 
         Args:
@@ -61,6 +76,7 @@ class Reuse(nn.Module):
             losses: the live losses.
             scaler: the outer loop's.
             rows: how many gradients of the whole model are in memory until the weights are known.
+            dropout: whether each pass of the probe draws numbers of its own, as passes of the outer step do.
         """
         if self.setting is False or (self.setting == "detect" and bool(self.refused)):
             return False
@@ -68,6 +84,8 @@ class Reuse(nn.Module):
 
         def check() -> None:
             check_modules(model)
+            if not dropout:
+                check_no_dropout(model)
             if scaler is None:
                 check_precision(model)
             if self.setting == "detect":
@@ -97,13 +115,13 @@ class Reuse(nn.Module):
             return False
         return True
 
-    def needs_audit(self, model: nn.Module, parts: int, vote_number: int) -> bool:
-        """Whether the model was not audited in its modes with domains in so many parts, or a re-check is due."""
-        return (parts, *modes_of(model)) != self._audited or vote_number % RECHECK_EVERY == 0
+    def needs_audit(self, model: nn.Module, case: AuditCase, vote_number: int) -> bool:
+        """Whether the model was not audited in its modes in this case, or a re-check is due."""
+        return (*case, *modes_of(model)) != self._audited or vote_number % RECHECK_EVERY == 0
 
-    def note_audit(self, model: nn.Module, parts: int) -> None:
-        """The model was audited in its current modes, with each domain's samples in so many parts."""
-        self._audited = (parts, *modes_of(model))
+    def note_audit(self, model: nn.Module, case: AuditCase) -> None:
+        """The model was audited in its current modes in this case."""
+        self._audited = (*case, *modes_of(model))
 
     def extra_repr(self) -> str:
         """The setting, for `print(balancer)`."""
@@ -117,7 +135,7 @@ def modes_of(model: nn.Module) -> tuple[bool, ...]:
 
 
 def check_modules(model: nn.Module) -> None:
-    """Refuse modules that, in their current modes, let samples meet, keep statistics or draw random numbers."""
+    """Refuse modules that, in their current modes, let samples meet or keep statistics."""
     for module in model.modules():
         name = type(module).__name__
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
@@ -128,8 +146,13 @@ def check_modules(model: nn.Module) -> None:
             raise CannotShareError(f"the samples of a batch meet in {name}")
         if isinstance(module, _INSTANCE_NORMS) and module.track_running_stats:
             raise CannotShareError(f"{name} keeps running statistics")
-        if isinstance(module, _DROPOUTS) and module.p > 0:
-            raise CannotShareError(f"{name} draws random numbers")
+
+
+def check_no_dropout(model: nn.Module) -> None:
+    """Refuse modules that draw random numbers in their current modes."""
+    for module in model.modules():
+        if isinstance(module, _DROPOUTS) and module.training and module.p > 0:
+            raise CannotShareError(f"{type(module).__name__} draws random numbers")
 
 
 def check_precision(model: nn.Module) -> None:
@@ -150,7 +173,8 @@ def check_can_be_verified(model: nn.Module, losses: Losses) -> None:
     """Refuse what no check below can see through."""
     if not losses.follow_outputs:
         raise CannotShareError(
-            "an objective runs the model itself, so that nothing tells whether it is a mean over samples"
+            "an objective runs the model itself, so that nothing tells whether it is a mean over samples "
+            "(with forward= and loss= it can be told)"
         )
     # Private names of torch 2.13: a module that torch.compile returns, and one that was compiled in place.
     if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None:

@@ -140,7 +140,7 @@ class VoteProbe(Probe, ABC):
             return Measurement.nothing(len(losses.domains))
 
     @abstractmethod
-    def _cast(self, vote: Vote) -> Measurement | Finding:
+    def _cast(self, vote: Vote) -> Finding:
         """The hypothetical losses; random numbers may be drawn."""
 
     @property

@@ -2,6 +2,7 @@
 
 import json
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -43,6 +44,15 @@ def check_fit(weighting: Weighting, probe: Probe) -> None:
             f"{type(weighting).__name__} needs {weighting.statistic.value}; "
             f"{type(probe).__name__} provides {probe.statistic.value}."
         )
+
+
+def warn_of_no_probe(weighting: Weighting) -> None:
+    """Say that the weights of a weighting that needs measurements will not change."""
+    warnings.warn(
+        f"without a probe the weights of {type(weighting).__name__} stay as they start: "
+        "leave probe= out to learn them, or pass weighting=sy.Fixed(…).",
+        stacklevel=3,
+    )
 
 
 def checked_importance(importance: Mapping[str, float] | None, domains: Sequence[str]) -> list[float]:

@@ -1,6 +1,5 @@
 """The balancer: what a user puts into the training loop."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,7 +19,7 @@ from steelyard.training.auto_probe import AutoProbe, choose_probe
 from steelyard.training.call import Call
 from steelyard.training.counters import Counters, restored_on_error
 from steelyard.training.distributed import agree, is_shared, run_once
-from steelyard.training.domain_losses import DomainLosses, Loss, Objective, complete, weighted_loss
+from steelyard.training.domain_losses import DomainLosses, Forward, Loss, Objective, complete, weighted_loss
 from steelyard.training.scalars import log_scalars
 from steelyard.training.step_report import StepReport
 from steelyard.training.transfer import Transfer
@@ -46,6 +45,8 @@ class Balancer(nn.Module):
     Args:
         domains: the names of the domains, at least one.
         loss: `loss(model(inputs), targets)`, a scalar; one for all, or a mapping of domain name to loss.
+        forward: `forward(model, inputs)` in place of `model(inputs)`. A domain's batch may then also be a mapping that
+            holds inputs and targets: `forward` and `loss` are both called with all of it.
         objective: instead of `loss`, `objective(model, domain_batch)`, a scalar, for a model that computes its own.
         weighting: how the weights follow the measurements; default: `Evidence()`.
         probe: how it is measured. `auto` chooses from the model at the first call, and `print(balancer)` says what and
@@ -77,6 +78,7 @@ class Balancer(nn.Module):
         *,
         weighting: Weighting | None = None,
         loss: Loss | Mapping[str, Loss] | None = None,
+        forward: Forward | None = None,
         objective: Objective | None = None,
         judge: Judges = None,
         importance: Mapping[str, float] | None = None,
@@ -92,7 +94,9 @@ class Balancer(nn.Module):
         self.domains, self.weighting = names, weighting
         self.valuation = Valuation(names, weighting, judge=judge, importance=importance)
         own_judge = self.valuation.own_judge
-        self.domain_losses = DomainLosses(names, loss=loss, objective=objective, judge=own_judge, join=join)
+        self.domain_losses = DomainLosses(
+            names, loss=loss, forward=forward, objective=objective, judge=own_judge, join=join
+        )
         self.counters = Counters(names)
         self.last: StepReport | None = None
         self._group = process_group
@@ -103,11 +107,7 @@ class Balancer(nn.Module):
         self.register_buffer("_format", torch.tensor(arguments.FORMAT))
         self._set_probe(None if probe == "auto" else probe)
         if probe is None and weighting.statistic not in _UNMEASURED:
-            warnings.warn(
-                f"without a probe the weights of {type(weighting).__name__} stay as they start: "
-                "leave probe= out to learn them, or pass weighting=sy.Fixed(…).",
-                stacklevel=2,
-            )
+            arguments.warn_of_no_probe(weighting)
         self.register_load_state_dict_pre_hook(_prepare_to_load)  # type: ignore[no-untyped-call]
 
     @property
@@ -165,7 +165,7 @@ class Balancer(nn.Module):
 
         Args:
             model: the live model, wrapped or not.
-            batch: domain name to `(inputs, targets)`, or to what an objective takes; a domain may be absent. A
+            batch: domain name to `(inputs, targets)`, or to what `forward` or an objective takes; one may be absent. A
                 `DomainBatch` has factors, by which the weights are multiplied in the loss.
             optimizer: the one that will step the model; may be left out where nothing is measured.
             held_out: samples to judge by, a mapping like `batch`. Steps are then taken from the whole batch; by default
@@ -217,7 +217,7 @@ class Balancer(nn.Module):
         if self.probe is None and not self.auto.automatic:
             nothing = Finding(Measurement.nothing(len(self.domains)))
             follows_losses = self.weighting.statistic is Statistic.LOSSES
-            return nothing, None if follows_losses else self._count(Update(Outcome.NO_PROBE))
+            return nothing, None if follows_losses else self.counters.note(Update(Outcome.NO_PROBE))
         if call.optimizer is None:
             raise ValueError("the optimizer is needed for the vote: balancer(model, batch, optimizer).")
         arguments.check_kind("optimizer", call.optimizer, Optimizer)
@@ -231,7 +231,7 @@ class Balancer(nn.Module):
             call.model, call.batch, losses=self.domain_losses, optimizer=optimizer, held_out=call.held_out
         )
         if finding is None:
-            return Finding(Measurement.nothing(len(self.domains))), self._count(Update(Outcome.NOT_DUE))
+            return Finding(Measurement.nothing(len(self.domains))), self.counters.note(Update(Outcome.NOT_DUE))
         return self._update(finding, call, yields_scores=yields_scores)
 
     def _choose_if_due(self, call: Call) -> None:
@@ -274,16 +274,11 @@ class Balancer(nn.Module):
         if cannot_share:
             self.auto.vote_less_often(self.probe, len(self.domains))
         if ranks_apart:
-            return finding, self._count(Update(Outcome.RANKS_APART))
+            return finding, self.counters.note(Update(Outcome.RANKS_APART))
         measurement, update = self.valuation.measurement(finding, self.counters.batches), Update(Outcome.NO_EVIDENCE)
         if bool(measurement.present.any()) or not bool(finding.measurement.present.any()):
             update = self.weighting.observe(measurement)
-        return replace(finding, measurement=measurement), self._count(update)
-
-    def _count(self, update: Update) -> Update:
-        """Count an outcome."""
-        self.counters.note_outcome(update.outcome)
-        return update
+        return replace(finding, measurement=measurement), self.counters.note(update)
 
     def extra_repr(self) -> str:
         """The probe that was chosen, and why, for `print(balancer)`."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from steelyard.batches import Tree
-from steelyard.measurement import Outcome
+from steelyard.measurement import Outcome, Update
 from steelyard.probing import Probe
 from steelyard.probing.gathering import Gathering
 from steelyard.weighting import Weighting
@@ -90,9 +90,13 @@ class Counters(nn.Module):
         """Count a batch, and the domains in it."""
         self.presence += torch.tensor([1, *(name in batch for name in self.domains)], device=self.presence.device)
 
-    def note_outcome(self, outcome: Outcome) -> None:
-        """Count an outcome; warn if it is frequent."""
-        self.outcomes[list(Outcome).index(outcome)] += 1
+    def note(self, update: Update) -> Update:
+        """Count an outcome; return what it is the outcome of."""
+        self.outcomes[list(Outcome).index(update.outcome)] += 1
+        self._warn_if_frequent(update.outcome)
+        return update
+
+    def _warn_if_frequent(self, outcome: Outcome) -> None:
         if outcome is Outcome.NOT_DUE:
             return
         if outcome is not self._last:

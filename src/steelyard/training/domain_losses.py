@@ -12,6 +12,7 @@ from steelyard.batches import Tree, can_join, count_samples, join_samples, split
 from steelyard.probing import Losses, Shared
 
 Loss = Callable[[Any, Any], Tensor]
+Forward = Callable[[Any, Any], Tree]
 Objective = Callable[[nn.Module, Tree], Tensor]
 Judge = Callable[[Any, Any], Tensor | float]
 
@@ -23,6 +24,8 @@ class DomainLosses(Losses):
     Args:
         domains: the names of the domains.
         loss: `loss(model(inputs), targets)`, a scalar; one for all, or a mapping of domain name to loss.
+        forward: `forward(model, inputs)` instead of `model(inputs)`. A domain's batch that is a mapping is its inputs
+            and its targets.
         objective: `objective(model, domain_batch)`, a scalar, for a model that computes its own loss.
         judge: `judge(outputs, targets)`, or with an objective `judge(model, domain_batch)`: one number, lower is
             better; one for all, or a mapping of domain name to judge. Default: domains are judged by their losses.
@@ -35,6 +38,7 @@ class DomainLosses(Losses):
         domains: Sequence[str],
         *,
         loss: Loss | Mapping[str, Loss] | None = None,
+        forward: Forward | None = None,
         objective: Objective | None = None,
         judge: Judge | Mapping[str, Judge] | None = None,
         join: bool = True,
@@ -45,12 +49,12 @@ class DomainLosses(Losses):
             loss = dict(loss.items())
         if (loss is None) == (objective is None):
             raise ValueError(f"give either loss or objective; got {'neither' if loss is None else 'both'}.")
-        if loss is not None:
-            _check_functions("loss", self.domains, loss)
-        if objective is not None:
-            _check_functions("objective", self.domains, objective)
-        if judge is not None:
-            _check_functions("judge", self.domains, judge)
+        if forward is not None and objective is not None:
+            raise ValueError("give either forward or objective; an objective runs the model itself.")
+        for kind, functions in (("loss", loss), ("forward", forward), ("objective", objective), ("judge", judge)):
+            if functions is not None:
+                _check_functions(kind, self.domains, functions)
+        self.run_model = forward
         self.objective = objective
         self.join = join
         self._judged = judge is not None
@@ -93,17 +97,42 @@ class DomainLosses(Losses):
 
     def outputs(self, model: nn.Module, batch: Mapping[str, Tree]) -> dict[str, Tree]:
         """The model's outputs for each domain: from one pass over all samples where shapes allow it, or one each."""
-        for name, pair in batch.items():
-            _check_pair(name, pair)
-        trees = [pair[0] for pair in batch.values()]
+        trees = [self._inputs_and_targets(name, samples)[0] for name, samples in batch.items()]
         if not self.join or not can_join(trees):
-            return {name: model(tree) for name, tree in zip(batch, trees, strict=True)}
+            return {name: self._run(model, tree) for name, tree in zip(batch, trees, strict=True)}
         sizes = [count_samples(tree) for tree in trees]
-        return dict(zip(batch, split_samples(model(join_samples(trees)), sizes), strict=True))
+        return dict(zip(batch, split_samples(self._run(model, join_samples(trees)), sizes), strict=True))
+
+    def _run(self, model: nn.Module, inputs: Tree) -> Tree:
+        if self.run_model is None:
+            return model(inputs)
+        return self.run_model(model, inputs)
+
+    def _inputs_and_targets(self, name: str, samples: Tree) -> tuple[Tree, Tree]:
+        """What the model is run on, and what its outputs are compared with."""
+        if isinstance(samples, tuple | list) and len(samples) == 2:
+            return samples[0], samples[1]
+        if self.run_model is not None and isinstance(samples, Mapping):
+            return samples, samples
+        form = f"{len(samples)} parts" if isinstance(samples, tuple | list) else type(samples).__name__
+        if self.run_model is not None:
+            raise ValueError(f"the batch of domain {name!r} must be (inputs, targets) or a mapping; got {form}.")
+        raise ValueError(
+            f"the batch of domain {name!r} must be (inputs, targets); got {form}. "
+            "Pass forward= for batches that are mappings, objective= instead of loss= for those of any other form."
+        )
 
     def of(self, outputs: Mapping[str, Tree], batch: Mapping[str, Tree]) -> dict[str, Tensor]:
         """A scalar loss for each domain, from the model's outputs and the targets."""
-        return _scalars({name: self._function("loss", name)(outputs[name], pair[1]) for name, pair in batch.items()})
+        return _scalars(self._compared("loss", outputs, batch))
+
+    def _compared(self, kind: str, outputs: Mapping[str, Tree], batch: Mapping[str, Tree]) -> dict[str, Any]:
+        """The loss or the judge of each domain, called with its outputs and targets."""
+        values: dict[str, Any] = {}
+        for name, samples in batch.items():
+            _, targets = self._inputs_and_targets(name, samples)
+            values[name] = self._function(kind, name)(outputs[name], targets)
+        return values
 
     def scores(self, model: nn.Module, batch: Mapping[str, Tree]) -> dict[str, Tensor]:
         """The scalar by which each domain is judged: its loss, or the score of the user's own judge."""
@@ -117,8 +146,7 @@ class DomainLosses(Losses):
         """The same from the model's outputs."""
         if not self._judged:
             return self.of(outputs, batch)
-        scores = {name: self._function("judge", name)(outputs[name], pair[1]) for name, pair in batch.items()}
-        return _scores(scores)
+        return _scores(self._compared("judge", outputs, batch))
 
 
 def _check_functions(kind: str, domains: Sequence[str], functions: Any) -> None:
@@ -154,15 +182,6 @@ def _scalars(losses: dict[str, Tensor], *, kind: str = "loss") -> dict[str, Tens
     return scalars
 
 
-def _check_pair(name: str, pair: Tree) -> None:
-    if not isinstance(pair, tuple | list) or len(pair) != 2:
-        form = f"{len(pair)} parts" if isinstance(pair, tuple | list) else type(pair).__name__
-        raise ValueError(
-            f"the batch of domain {name!r} must be (inputs, targets); got {form}. "
-            "Pass objective= instead of loss= for batches of another form."
-        )
-
-
 def weighted_loss(losses: Mapping[str, Tensor], weights: Mapping[str, float]) -> Tensor:
     """Σ_d λ_d L_d."""
     weighted: list[Tensor] = [weights[name] * loss for name, loss in losses.items()]
@@ -173,6 +192,7 @@ def complete(
     domain_losses: Losses, shared: Shared, weights: Mapping[str, float], model: nn.Module
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Each domain's loss and their weighted sum, from what a probe has computed and a pass over the rest."""
+    shared.advance_generators()
     samples = {name: rest for name, (_, rest) in shared.rest.items()}
     parts: dict[str, Tensor] = {}  # of the losses, on the samples left to run
     if samples:
