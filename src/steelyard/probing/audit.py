@@ -16,6 +16,7 @@ from steelyard.batches import (
     join_samples,
     take_samples,
 )
+from steelyard.probing.live_passes import graph_leaves
 from steelyard.probing.passes import explained_in_evaluation, model_and_losses, take_gradients
 from steelyard.probing.probe import Gradients, Losses
 from steelyard.probing.replica import Replica, preserved_random_states
@@ -216,16 +217,8 @@ def _rounding(tensor: Tensor, *, units: int) -> float:
 def _check_leaves(loss: Tensor, parameters: Iterable[Tensor]) -> None:
     """Refuse a loss that depends on a trainable tensor outside the model and the loss."""
     expected = {id(parameter) for parameter in parameters}
-    seen, waiting = {loss.grad_fn}, [loss.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is None:
-            continue
-        leaf = getattr(node, "variable", None)  # of the nodes that accumulate gradients
-        if leaf is not None and id(leaf) not in expected:
+    for leaf in graph_leaves(loss):
+        if id(leaf) not in expected:
             raise CannotShareError(
                 f"it depends on a trainable tensor of shape {tuple(leaf.shape)} outside the model and the loss"
             )
-        following = {function for function, _ in node.next_functions}
-        waiting += following - seen
-        seen |= following

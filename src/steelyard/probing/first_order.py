@@ -11,6 +11,7 @@ from torch.amp.grad_scaler import GradScaler
 from steelyard.batches import Tree
 from steelyard.measurement import Measurement, Scores
 from steelyard.probing.audit import check_halves
+from steelyard.probing.fsdp_state import is_sharded
 from steelyard.probing.half_passes import HalfPasses, Vmapping, run_one_by_one
 from steelyard.probing.optimizer_step import Rule, check_model_is_used
 from steelyard.probing.passes import (
@@ -24,6 +25,7 @@ from steelyard.probing.passes import (
 )
 from steelyard.probing.probe import Finding, Gradients
 from steelyard.probing.replica import Replica, preserved_random_states, random_states
+from steelyard.probing.sharded import measure_sharded, refuse_to_share
 from steelyard.probing.sharing import CannotShareError, Part, Reusing, check_traces, share
 from steelyard.probing.vote_probe import Half, MetaTest, Split, Vote, VoteProbe, rest_of
 
@@ -96,6 +98,9 @@ class FirstOrder(VoteProbe):
         self.vmapping = Vmapping()
 
     def _cast(self, vote: Vote) -> Finding:
+        if is_sharded(vote.model):
+            self.reuse.holds(refuse_to_share, lasting=False)
+            return measure_sharded(self, vote)
         finding: Finding | None = None
         # Gradients that are in memory until the weights are known, at most.
         rows = len(vote.halves.meta_train) + len(vote.halves.meta_test)

@@ -80,6 +80,14 @@ class DomainLosses(Losses):
         """Whether all domains have the same loss function."""
         return self.objective is not None or hasattr(self, "loss")
 
+    def takes_one_pass(self, batch: Mapping[str, Tree]) -> bool:
+        """Whether the losses of a batch take one pass of the model, over the samples of all its domains."""
+        if self.objective is not None or not self.join:
+            return False
+        for name, pair in batch.items():
+            _check_pair(name, pair)
+        return can_join([pair[0] for pair in batch.values()])
+
     @property
     def have_judge(self) -> bool:
         """Whether hypothetical steps are judged by a score of the user's own, instead of by the losses."""

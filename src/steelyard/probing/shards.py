@@ -1,0 +1,142 @@
+"""Parameters that are sharded over ranks: sums over shards, and what the ranks can measure together."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from steelyard.batches import Tree, count_samples
+from steelyard.probing.fsdp_state import reshard
+
+if TYPE_CHECKING:  # their import takes long, and only sharded models need them
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor
+
+
+@final
+class Ranks:
+    """The ranks that hold a sharded model.
+
+    Args:
+        model: the live model.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        from torch.distributed.tensor import DTensor
+
+        reshard(model)
+        shards = [parameter for parameter in model.parameters() if isinstance(parameter, DTensor)]
+        if not shards:
+            raise ValueError("fully_shard was applied to modules without parameters: apply it to the model itself.")
+        self._mesh: DeviceMesh = shards[0].device_mesh
+        self._divided = _divided_dimensions(shards[0])
+        for shard in shards:
+            if shard.device_mesh != self._mesh or _divided_dimensions(shard) != self._divided:
+                raise ValueError(
+                    "all parameters must be sharded over the same dimensions of one mesh; tensor parallelism and "
+                    "several meshes cannot be measured: pass probe=None and sy.Fixed(…)."
+                )
+
+    def sum_over_shards(self, table: Tensor) -> Tensor:
+        """Σ over the shards of one copy of the model, float64 on the CPU; the same on every rank."""
+        return self._reduce(table, "sum", self._divided)
+
+    def mean(self, table: Tensor) -> Tensor:
+        """The mean over all ranks, float64 on the CPU."""
+        return self._reduce(table, "sum", [True] * self._mesh.ndim) / self._mesh.size()
+
+    def least(self, table: Tensor) -> Tensor:
+        """The smallest values on any rank."""
+        return self._reduce(table, "min", [True] * self._mesh.ndim)
+
+    def all_agree(self, here: bool) -> bool:
+        """Whether something is true on every rank."""
+        return bool(self.least(torch.tensor([float(here)])) > 0)
+
+    def _reduce(self, table: Tensor, operation: Literal["sum", "min"], dimensions: Sequence[bool]) -> Tensor:
+        """Reduce a tensor over some dimensions of the mesh."""
+        from torch.distributed.tensor import DTensor, Partial, Replicate
+
+        placements = [Partial(operation) if reduced else Replicate() for reduced in dimensions]
+        here = table.detach().to(self._mesh.device_type, torch.float64)
+        return DTensor.from_local(here, self._mesh, placements, run_check=False).full_tensor().cpu()
+
+
+def _divided_dimensions(shard: "DTensor") -> list[bool]:
+    """For each dimension of the mesh whether the parameter is divided along it; otherwise ranks hold copies."""
+    return [placement.is_shard() for placement in shard.placements]
+
+
+def stepped_shards(model: nn.Module, optimizer: Optimizer) -> list["DTensor"]:
+    """The trainable parameters of a sharded model that the optimizer steps.
+
+    Raises:
+        ValueError: A parameter is not sharded, or a hook runs whenever its gradient is ready.
+    """
+    from torch.distributed.tensor import DTensor
+
+    in_model = set(model.parameters())
+    shards: list[DTensor] = []
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if not parameter.requires_grad:
+                continue
+            if not isinstance(parameter, DTensor):
+                raise ValueError(
+                    f"the optimizer steps a parameter of shape {tuple(parameter.shape)} that is not sharded, and whose "
+                    "gradient nobody averages over the ranks: apply fully_shard to the whole model, too."
+                )
+            if parameter._post_accumulate_grad_hooks:  # type: ignore[attr-defined]  # torch 2.13
+                raise ValueError(
+                    "a parameter has a hook that runs when its gradient is ready, which a vote would set off: "
+                    "remove the hook, or pass probe=None and sy.Fixed(…)."
+                )
+            if parameter in in_model:
+                shards.append(parameter)
+    if not shards:
+        raise ValueError("the optimizer holds no trainable parameter of the model it is given with.")
+    return shards
+
+
+class CommonSamples(NamedTuple):
+    """The samples of the domains that all ranks can measure.
+
+    Attributes:
+        batch: this rank's samples.
+        held_out: this rank's held-out samples; empty if there are none.
+        fewest: the smallest number of samples of any of these domains on any rank.
+    """
+
+    batch: dict[str, Tree]
+    held_out: dict[str, Tree]
+    fewest: int
+
+
+def common_samples(
+    model: nn.Module, domains: Sequence[str], batch: Mapping[str, Tree], held_out: Mapping[str, Tree] | None = None
+) -> CommonSamples:
+    """Leave out every domain that some rank has too few samples of, because all ranks run the same passes.
+
+    Of the batch it takes two samples, of held-out samples one.
+    """
+    counts = [_counts(batch, domains), _counts(held_out or {}, domains)]
+    judged_apart = float(held_out is not None)
+    # The least of −x is the largest x.
+    least = Ranks(model).least(torch.tensor([*counts[0], *counts[1], judged_apart, -judged_apart]))
+    if least[-2] != -least[-1]:
+        raise ValueError("held_out must be passed on all ranks that share a sharded model, or on none.")
+    sizes, held_out_sizes = least[:-2].view(2, -1)
+    enough = sizes >= 2
+    names = [domain for domain, has_enough in zip(domains, enough.tolist(), strict=True) if has_enough]
+    judges = [domain for domain, size in zip(domains, held_out_sizes.tolist(), strict=True) if size >= 1]
+    return CommonSamples(
+        batch={name: batch[name] for name in names},  # in one order on all ranks
+        held_out={name: (held_out or {})[name] for name in judges},
+        fewest=int(sizes[enough].min()) if names else 0,
+    )
+
+
+def _counts(batch: Mapping[str, Tree], domains: Sequence[str]) -> list[float]:
+    return [float(count_samples(batch[domain])) if domain in batch else 0.0 for domain in domains]
