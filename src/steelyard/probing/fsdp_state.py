@@ -1,5 +1,9 @@
-"""What `fully_shard` keeps outside the modules: private names of torch, as seen in torch 2.13; tests fail on a change."""
+"""What `fully_shard` keeps outside the modules.
 
+Private names of torch, as seen in torch 2.13; tests fail where they change.
+"""
+
+import itertools
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +24,12 @@ def reshard(model: nn.Module) -> None:
         module.reshard()
 
 
+def shards_of(model: nn.Module) -> list[Any]:
+    """The shards of all parameters, whether they are registered with the modules now or not."""
+    groups = [group for state in _states(model) for group in state._fsdp_param_groups]
+    return [parameter.sharded_param for group in groups for parameter in group.fsdp_params]
+
+
 @contextmanager
 def gradients_reduced(model: nn.Module) -> Iterator[None]:
     """Within it, backward passes leave reduced gradients in the shards, also in the middle of an accumulated step.
@@ -28,20 +38,27 @@ def gradients_reduced(model: nn.Module) -> Iterator[None]:
     can be used again.
     """
     if not all(hasattr(module, "reset_iter_state") for module in _sharded_modules(model)):
-        raise RuntimeError("a sharded model can be measured with torch 2.13 or newer: upgrade torch, or pass probe=None.")
+        raise RuntimeError(
+            "a sharded model can be measured with torch 2.13 or newer: upgrade torch, or pass probe=None."
+        )
     states = _states(model)
     settings = [_take_settings(state) for state in states]
     try:
         yield
     except BaseException:
-        for module in _sharded_modules(model):
-            if module._get_fsdp_state()._is_root:
-                module.reset_iter_state()
+        _end_passes(model)
         raise
     finally:
-        for holder, values in [pair for pairs in settings for pair in pairs]:
+        for holder, values in itertools.chain(*settings):
             for name, value in values.items():
                 setattr(holder, name, value)
+
+
+def _end_passes(model: nn.Module) -> None:
+    """Make a model usable in which a pass has failed."""
+    for module in _sharded_modules(model):
+        if module._get_fsdp_state()._is_root:
+            module.reset_iter_state()
 
 
 def _take_settings(state: Any) -> list[tuple[Any, dict[str, Any]]]:

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from steelyard.batches import Tree
 from steelyard.measurement import Measurement, Statistic
 from steelyard.probing.audit import audit
+from steelyard.probing.fsdp_state import is_sharded
 from steelyard.probing.optimizer_step import check_model_is_used, innermost
 from steelyard.probing.passes import (
     GradientRows,
@@ -21,6 +22,7 @@ from steelyard.probing.passes import (
 )
 from steelyard.probing.probe import Finding, Gradients, Losses, Probe, Shared
 from steelyard.probing.replica import Replica, preserved_random_states, random_states
+from steelyard.probing.sharded import measure_sharded_gramian, refuse_to_share
 from steelyard.probing.sharing import Part, Reuse, Reusing, check_traces, share
 
 
@@ -54,6 +56,9 @@ class Gramian(Probe):
     def _measure(
         self, model: nn.Module, batch: Mapping[str, Tree], *, losses: Losses, optimizer: Optimizer
     ) -> Measurement | Finding:
+        if is_sharded(model):
+            self.reuse.holds(refuse_to_share, lasting=False)
+            return measure_sharded_gramian(model, batch, losses=losses, optimizer=optimizer, scaler=self.scaler)
         sharing = self.reuse.may_begin(model, losses, scaler=self.scaler, rows=len(batch))
         replica = Replica(model, losses)
         leaves = leaves_of(replica, innermost(optimizer), everything=sharing)

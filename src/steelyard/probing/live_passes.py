@@ -43,14 +43,9 @@ def unchanged_modules(modules: Iterable[nn.Module]) -> Iterator[None]:
     members: dict[nn.Module, None] = {}  # in order, each once
     for module in modules:
         members.update(dict.fromkeys(module.modules()))
-    buffers = [(module, dict(module._buffers)) for module in members]
     numbers = [(module, _plain_attributes(module)) for module in members]
     generators = [(generator, generator.get_state()) for generator in _generators(members)]
-    copies: dict[Tensor, Tensor] = {}  # a buffer that several modules share stays shared
-    for module in members:
-        for name, buffer in module._buffers.items():
-            if buffer is not None:
-                module._buffers[name] = copies.setdefault(buffer, buffer.clone())
+    buffers = _exchange_buffers(members)
     try:
         yield
     finally:
@@ -61,6 +56,18 @@ def unchanged_modules(modules: Iterable[nn.Module]) -> Iterator[None]:
             vars(module).update(attributes)
         for generator, state in generators:
             generator.set_state(state)
+
+
+def _exchange_buffers(modules: Iterable[nn.Module]) -> list[tuple[nn.Module, dict[str, Tensor | None]]]:
+    """Replace every module's buffers by copies; return the originals."""
+    originals: list[tuple[nn.Module, dict[str, Tensor | None]]] = []
+    copies: dict[Tensor, Tensor] = {}  # a buffer that several modules share stays shared
+    for module in modules:
+        originals.append((module, dict(module._buffers)))
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = copies.setdefault(buffer, buffer.clone())
+    return originals
 
 
 @contextmanager

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from steelyard.batches import Tree
@@ -21,20 +22,26 @@ from steelyard.probing.passes import (
     explained_in_evaluation,
     leaves_of,
 )
-from steelyard.probing.probe import Finding, Gradients
+from steelyard.probing.probe import Finding, Gradients, Losses
 from steelyard.probing.replica import Replica
+from steelyard.probing.shards import Ranks, common_samples, stepped_shards
 from steelyard.probing.sharing import CannotShareError
-from steelyard.probing.shards import Ranks, stepped_shards
-from steelyard.probing.vote_probe import Half, Vote, VoteProbe
-
-if TYPE_CHECKING:
-    from torch.distributed.tensor import DTensor
+from steelyard.probing.vote_probe import Half, Halves, Vote, VoteProbe
 
 # Each number of their step depends on the same number of the gradient, parameter and state alone, so that the step can
 # be taken on every shard by itself.
-_ELEMENTWISE = frozenset(
-    getattr(torch.optim, name)
-    for name in "SGD Adam AdamW NAdam RAdam Adamax Adagrad Adadelta RMSprop Rprop ASGD".split()
+_ELEMENTWISE = (
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.Adamax,
+    torch.optim.Adagrad,
+    torch.optim.Adadelta,
+    torch.optim.RMSprop,
+    torch.optim.Rprop,
+    torch.optim.ASGD,
 )
 
 
@@ -62,8 +69,7 @@ def measure_sharded(probe: VoteProbe, vote: Vote) -> Finding:
     No replica is made, because a sharded model cannot be copied. The passes run on the live model, and the gradients of
     the shards are read and put aside. Inner products are sums over shards.
     """
-    if probe.scaler is not None:
-        raise ValueError("a sharded model is measured without a gradient scaler: train in bfloat16, or drop scaler=.")
+    _check_scaler(probe.scaler)
     if probe.step == "optimizer":
         check_can_step_shards(vote.steps.optimizer)
     ranks = Ranks(vote.model)
@@ -91,6 +97,36 @@ def measure_sharded(probe: VoteProbe, vote: Vote) -> Finding:
     scores = Scores(after=after, before=before, losses=losses, gradient_norms=square_norms.sqrt())
     placed = scores.placed(vote.losses.domains, stepped=vote.halves.names, judged=list(vote.halves.tests))
     return Finding(measurement, scores=placed)
+
+
+def measure_sharded_gramian(
+    model: nn.Module,
+    batch: Mapping[str, Tree],
+    *,
+    losses: Losses,
+    optimizer: Optimizer,
+    scaler: GradScaler | None,
+) -> Measurement:
+    """⟨g_i, g_j⟩ of the domains that all ranks hold: g_d is the gradient of the mean of the ranks' losses."""
+    _check_scaler(scaler)
+    batch = common_samples(model, losses.domains, batch).batch
+    size = len(losses.domains)
+    values = torch.zeros(size, size, dtype=torch.float64)
+    present = torch.tensor([domain in batch for domain in losses.domains])
+    if batch:
+        halves = Halves([Half(name, samples, 1.0) for name, samples in batch.items()], [], held_out=True)
+        vote = Vote(model, losses, halves, HypotheticalSteps(optimizer, "sgd"), batch)
+        with gradients_reduced(model):
+            gradients = _train_passes(vote, stepped_shards(model, vote.steps.optimizer)).gradients
+        products = gradients.inner_products(gradients, [1.0] * len(gradients.columns))
+        indices = present.nonzero().flatten()
+        values[indices[:, None], indices] = Ranks(model).sum_over_shards(products)
+    return Measurement(values, present)
+
+
+def _check_scaler(scaler: GradScaler | None) -> None:
+    if scaler is not None:
+        raise ValueError("a sharded model is measured without a gradient scaler: train in bfloat16, or drop scaler=.")
 
 
 class _LocalPasses(NamedTuple):
@@ -155,12 +191,12 @@ def _score(vote: Vote, samples: Mapping[str, Tree], name: str, *, evaluating: bo
 
 
 def _steps_on_shards(
-    optimizer: Optimizer, rule: Rule, shards: Sequence["DTensor"]
+    optimizer: Optimizer, rule: Rule, shards: Sequence[Tensor]
 ) -> tuple[HypotheticalSteps, Replica, Leaves]:
-    """The optimizer's steps on plain tensors, which are this rank's shards of parameters and of the optimizer's state."""
+    """The optimizer's steps on plain tensors: this rank's shards of the parameters and of the optimizer's state."""
     local_shards: dict[Tensor, Tensor] = {}
-    for shard in shards:
-        local_shards[shard] = nn.Parameter(shard.detach().to_local())
+    for shard, local in zip(shards, _local([shard.detach() for shard in shards]), strict=True):
+        local_shards[shard] = nn.Parameter(local)
     local_optimizer = optimizer_replica(optimizer, local_shards)
     for state in local_optimizer.state.values():
         for name, value in state.items():

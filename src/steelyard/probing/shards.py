@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from steelyard.batches import Tree, count_samples
-from steelyard.probing.fsdp_state import reshard
+from steelyard.probing.fsdp_state import reshard, shards_of
 
 if TYPE_CHECKING:  # their import takes long, and only sharded models need them
     from torch.distributed.device_mesh import DeviceMesh
@@ -24,10 +24,7 @@ class Ranks:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        from torch.distributed.tensor import DTensor
-
-        reshard(model)
-        shards = [parameter for parameter in model.parameters() if isinstance(parameter, DTensor)]
+        shards = shards_of(model)
         if not shards:
             raise ValueError("fully_shard was applied to modules without parameters: apply it to the model itself.")
         self._mesh: DeviceMesh = shards[0].device_mesh
@@ -77,6 +74,7 @@ def stepped_shards(model: nn.Module, optimizer: Optimizer) -> list["DTensor"]:
     """
     from torch.distributed.tensor import DTensor
 
+    reshard(model)
     in_model = set(model.parameters())
     shards: list[DTensor] = []
     for group in optimizer.param_groups:
@@ -88,7 +86,7 @@ def stepped_shards(model: nn.Module, optimizer: Optimizer) -> list["DTensor"]:
                     f"the optimizer steps a parameter of shape {tuple(parameter.shape)} that is not sharded, and whose "
                     "gradient nobody averages over the ranks: apply fully_shard to the whole model, too."
                 )
-            if parameter._post_accumulate_grad_hooks:  # type: ignore[attr-defined]  # torch 2.13
+            if parameter._post_accumulate_grad_hooks:  # a private name of torch 2.13
                 raise ValueError(
                     "a parameter has a hook that runs when its gradient is ready, which a vote would set off: "
                     "remove the hook, or pass probe=None and sy.Fixed(…)."
@@ -127,14 +125,13 @@ def common_samples(
     least = Ranks(model).least(torch.tensor([*counts[0], *counts[1], judged_apart, -judged_apart]))
     if least[-2] != -least[-1]:
         raise ValueError("held_out must be passed on all ranks that share a sharded model, or on none.")
-    sizes, held_out_sizes = least[:-2].view(2, -1)
-    enough = sizes >= 2
-    names = [domain for domain, has_enough in zip(domains, enough.tolist(), strict=True) if has_enough]
-    judges = [domain for domain, size in zip(domains, held_out_sizes.tolist(), strict=True) if size >= 1]
+    sizes, held_out_sizes = least[:-2].view(2, -1).tolist()
+    judging = [domain for domain, size in zip(domains, held_out_sizes, strict=True) if size >= 1]
+    measured = [domain for domain, size in zip(domains, sizes, strict=True) if size >= 2]
     return CommonSamples(
-        batch={name: batch[name] for name in names},  # in one order on all ranks
-        held_out={name: (held_out or {})[name] for name in judges},
-        fewest=int(sizes[enough].min()) if names else 0,
+        batch={domain: batch[domain] for domain in measured},
+        held_out={domain: (held_out or {})[domain] for domain in judging},
+        fewest=int(min([size for size in sizes if size >= 2], default=0)),
     )
 
 

@@ -16,8 +16,8 @@ from steelyard.probing.optimizer_step import HypotheticalSteps, Rule
 from steelyard.probing.passes import HalfTooSmallError
 from steelyard.probing.probe import Finding, Losses, Probe
 from steelyard.probing.replica import preserved_random_states
-from steelyard.probing.sharing import Reuse, Reusing
 from steelyard.probing.shards import common_samples
+from steelyard.probing.sharing import Reuse, Reusing
 
 Split = Literal["first", "random"]
 MetaTest = Literal["eval", "batch", "step"]
@@ -171,9 +171,7 @@ def _check_choice(name: str, value: object, allowed: Sequence[object]) -> None:
         raise ValueError(f"{name} must be {' or '.join(map(repr, allowed))}; got {value!r}.")
 
 
-def halve(
-    batch: Mapping[str, Tree], *, split: Split = "first", seed: int = 0, fewest: int | None = None
-) -> Halves:
+def halve(batch: Mapping[str, Tree], *, split: Split = "first", seed: int = 0, fewest: int | None = None) -> Halves:
     """Divide the batch of every domain that has at least two samples.
 
     m = ⌊min_d n_d / 2⌋ samples of each are meta-train, the rest meta-test.
