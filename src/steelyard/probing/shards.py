@@ -126,13 +126,18 @@ def common_samples(
     if least[-2] != -least[-1]:
         raise ValueError("held_out must be passed on all ranks that share a sharded model, or on none.")
     sizes, held_out_sizes = least[:-2].view(2, -1).tolist()
-    judging = [domain for domain, size in zip(domains, held_out_sizes, strict=True) if size >= 1]
-    measured = [domain for domain, size in zip(domains, sizes, strict=True) if size >= 2]
+    measured = _names_with(2, domains, sizes)
+    judging = _names_with(1, domains, held_out_sizes)
     return CommonSamples(
         batch={domain: batch[domain] for domain in measured},
         held_out={domain: (held_out or {})[domain] for domain in judging},
         fewest=int(min([size for size in sizes if size >= 2], default=0)),
     )
+
+
+def _names_with(fewest: int, domains: Sequence[str], sizes: Sequence[float]) -> list[str]:
+    """The domains with at least so many samples."""
+    return [domain for domain, size in zip(domains, sizes, strict=True) if size >= fewest]
 
 
 def _counts(batch: Mapping[str, Tree], domains: Sequence[str]) -> list[float]:
