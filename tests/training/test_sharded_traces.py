@@ -179,6 +179,19 @@ def refusals(rank):
     return messages
 
 
+def batches_counted(rank):
+    """How many passes batch normalisation has counted after an outer pass in which the second rank lacks a domain."""
+    model, _ = set_up()
+    before, numbers = int(model.first[1].num_batches_tracked), torch.get_rng_state()
+    here = samples(rank)
+    if rank:
+        del here["b"]
+    with torch.no_grad():
+        balancer(domains=NAMES, join=False)(model, here)
+    drawn = not torch.equal(numbers, torch.get_rng_state())
+    return int(model.first[1].num_batches_tracked) - before, drawn
+
+
 class OwnRule(torch.optim.SGD):
     """Nobody knows what its step does."""
 
@@ -204,6 +217,7 @@ def work(rank):
         "pending": gradients_differ(rank, every_pass=False, reshards=True),
         "pending, whole": gradients_differ(rank, every_pass=True, reshards=False),
         "refusals": refusals(rank),
+        "counted": batches_counted(rank),
         "choices": choices(rank),
     }
 
@@ -230,6 +244,10 @@ def test_a_vote_that_fails_leaves_everything_unchanged(results):
 def test_gradients_that_are_not_reduced_yet_are_kept(results, case):
     for result in results:
         assert result[case] < 1e-6
+
+
+def test_a_pass_that_only_keeps_the_other_ranks_company_leaves_no_trace(results):
+    assert [result["counted"] for result in results] == [(2, True), (1, True)]
 
 
 REFUSED = {

@@ -106,6 +106,18 @@ def gramian_of(model, of):
     return sy.Gramian().measure(model, of(0), losses=losses, optimizer=optimizer)
 
 
+def uneven(rank):
+    """Samples of which the second rank has half as many."""
+    return {name: tuple(part[: 4 - 2 * rank] for part in pair) for name, pair in samples(rank).items()}
+
+
+def measure_uneven(rank):
+    model, probe = sharded(), sy.FirstOrder()
+    probe.scores_always = True
+    losses = balancer(domains=NAMES).domain_losses
+    return probe.find(model, uneven(rank), losses=losses, optimizer=make_sgd(model.parameters()))
+
+
 def measure_each(rank):
     def of(seed):
         return samples(rank, seed=seed)
@@ -115,7 +127,7 @@ def measure_each(rank):
         findings[name] = measure(sharded(**settings), *CASES["sgd"], of)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     findings["bfloat16"] = measure(sharded(mp_policy=policy), *CASES["sgd"], of)
-    return findings, gramian_of(sharded(), of)
+    return findings, gramian_of(sharded(), of), measure_uneven(rank)
 
 
 def given(rank, step, *, lacking):
@@ -223,9 +235,20 @@ def test_ranks_have_the_same_finding_to_the_bit(findings):
 
 def test_the_gramian_is_that_of_one_process(results):
     expected = gramian_of(network(), joined)
-    for (_, gramian), _ in results:
+    for (_, gramian, _), _ in results:
         torch.testing.assert_close(gramian.values, expected.values, rtol=1e-5, atol=1e-5)
         assert gramian.present.all()
+
+
+def test_ranks_count_alike_and_halve_alike_whatever_their_numbers_of_samples(results):
+    model = network()
+    for (_, _, finding), _ in results:
+        for index, name in enumerate(NAMES):
+            pairs = [uneven(rank)[name] for rank in range(2)]
+            trained = sum(mse_loss(model(x[:1]), y[:1]) for x, y in pairs) / 2
+            tested = sum(mse_loss(model(x[1:]), y[1:]) for x, y in pairs) / 2
+            assert finding.scores.losses[index].item() == pytest.approx(trained.item(), rel=1e-6)
+            assert finding.scores.before[index].item() == pytest.approx(tested.item(), rel=1e-6)
 
 
 @pytest.mark.parametrize("name", TRAININGS)
