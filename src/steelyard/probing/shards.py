@@ -1,10 +1,10 @@
 """Parameters that are sharded over ranks: sums over shards, and what the ranks can measure together."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, final
+from typing import TYPE_CHECKING, NamedTuple, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.optim import Optimizer
 
 from steelyard.batches import Tree, count_samples
@@ -38,27 +38,27 @@ class Ranks:
 
     def sum_over_shards(self, table: Tensor) -> Tensor:
         """Σ over the shards of one copy of the model, float64 on the CPU; the same on every rank."""
-        return self._reduce(table, "sum", self._divided)
+        return self._reduce(table, distributed.ReduceOp.SUM, self._divided)
 
     def mean(self, table: Tensor) -> Tensor:
         """The mean over all ranks, float64 on the CPU."""
-        return self._reduce(table, "sum", [True] * self._mesh.ndim) / self._mesh.size()
+        return self._reduce(table, distributed.ReduceOp.SUM, [True] * self._mesh.ndim) / self._mesh.size()
 
     def least(self, table: Tensor) -> Tensor:
         """The smallest values on any rank."""
-        return self._reduce(table, "min", [True] * self._mesh.ndim)
+        return self._reduce(table, distributed.ReduceOp.MIN, [True] * self._mesh.ndim)
 
     def all_agree(self, here: bool) -> bool:
         """Whether something is true on every rank."""
         return bool(self.least(torch.tensor([float(here)])) > 0)
 
-    def _reduce(self, table: Tensor, operation: Literal["sum", "min"], dimensions: Sequence[bool]) -> Tensor:
+    def _reduce(self, table: Tensor, operation: "distributed.ReduceOp.RedOpType", dimensions: Sequence[bool]) -> Tensor:
         """Reduce a tensor over some dimensions of the mesh."""
-        from torch.distributed.tensor import DTensor, Partial, Replicate
-
-        placements = [Partial(operation) if reduced else Replicate() for reduced in dimensions]
-        here = table.detach().to(self._mesh.device_type, torch.float64)
-        return DTensor.from_local(here, self._mesh, placements, run_check=False).full_tensor().cpu()
+        result = table.detach().to(self._mesh.device_type, torch.float64, copy=True)
+        for dimension, is_reduced in enumerate(dimensions):
+            if is_reduced:
+                distributed.all_reduce(result, operation, group=self._mesh.get_group(dimension))
+        return result.cpu()
 
 
 def _divided_dimensions(shard: "DTensor") -> list[bool]:
