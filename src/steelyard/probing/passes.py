@@ -161,7 +161,7 @@ def _matrix(column: Tensor | Sequence[Tensor | None]) -> Tensor | None:
         column = torch.view_as_real(column.resolve_conj())
     if column.dtype in (torch.float16, torch.bfloat16):
         column = column.float()
-    return column.reshape(len(column), column[0].numel())  # which may be 0, of a shard
+    return column.reshape(len(column), -1)
 
 
 def model_and_losses(replica: Replica) -> tuple[nn.Module, Losses]:
