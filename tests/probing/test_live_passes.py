@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 
-from steelyard.probing.live_passes import gradients_put_aside, graph_leaves, live_gradients, unchanged_modules
+from steelyard.probing.audit import graph_leaves
+from steelyard.probing.sharded.live_passes import gradients_put_aside, live_gradients, unchanged_modules
 from toys import batch, everything
 
 

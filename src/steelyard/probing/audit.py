@@ -16,7 +16,6 @@ from steelyard.batches import (
     join_samples,
     take_samples,
 )
-from steelyard.probing.live_passes import graph_leaves
 from steelyard.probing.passes import explained_in_evaluation, model_and_losses, take_gradients
 from steelyard.probing.probe import Gradients, Losses
 from steelyard.probing.replica import Replica, preserved_random_states
@@ -222,3 +221,19 @@ def _check_leaves(loss: Tensor, parameters: Iterable[Tensor]) -> None:
             raise CannotShareError(
                 f"it depends on a trainable tensor of shape {tuple(leaf.shape)} outside the model and the loss"
             )
+
+
+def graph_leaves(loss: Tensor) -> list[Tensor]:
+    """The leaves whose `grad` a backward pass writes to, also those that belong to no module."""
+    leaves: list[Tensor] = []
+    seen, waiting = {loss.grad_fn}, [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None:
+            continue
+        if hasattr(node, "variable"):  # of the nodes that accumulate gradients
+            leaves.append(node.variable)
+        following = {function for function, _ in node.next_functions}
+        waiting += following - seen
+        seen |= following
+    return leaves

@@ -11,7 +11,6 @@ from torch.amp.grad_scaler import GradScaler
 from steelyard.batches import Tree
 from steelyard.measurement import Measurement, Scores
 from steelyard.probing.audit import check_halves
-from steelyard.probing.fsdp_state import is_sharded
 from steelyard.probing.half_passes import HalfPasses, Vmapping, run_one_by_one
 from steelyard.probing.optimizer_step import Rule, check_model_is_used
 from steelyard.probing.passes import (
@@ -24,8 +23,8 @@ from steelyard.probing.passes import (
     run_pass,
 )
 from steelyard.probing.probe import Finding, Gradients
-from steelyard.probing.replica import Replica, preserved_random_states, random_states
-from steelyard.probing.sharded import measure_sharded, refuse_to_share
+from steelyard.probing.replica import Replica, is_sharded, preserved_random_states, random_states
+from steelyard.probing.sharded.votes import measure_sharded, refuse_to_share
 from steelyard.probing.sharing import CannotShareError, Part, Reusing, check_traces, share
 from steelyard.probing.vote_probe import Half, MetaTest, Split, Vote, VoteProbe, rest_of
 

@@ -11,7 +11,6 @@ from torch.optim import Optimizer
 from steelyard.batches import Tree
 from steelyard.measurement import Measurement, Statistic
 from steelyard.probing.audit import audit
-from steelyard.probing.fsdp_state import is_sharded
 from steelyard.probing.optimizer_step import check_model_is_used, innermost
 from steelyard.probing.passes import (
     GradientRows,
@@ -21,8 +20,8 @@ from steelyard.probing.passes import (
     run_pass,
 )
 from steelyard.probing.probe import Finding, Gradients, Losses, Probe, Shared
-from steelyard.probing.replica import Replica, preserved_random_states, random_states
-from steelyard.probing.sharded import measure_sharded_gramian, refuse_to_share
+from steelyard.probing.replica import Replica, is_sharded, preserved_random_states, random_states
+from steelyard.probing.sharded.votes import measure_sharded_gramian, refuse_to_share
 from steelyard.probing.sharing import Part, Reuse, Reusing, check_traces, share
 
 

@@ -236,6 +236,12 @@ def _check_can_be_copied(live: nn.Module) -> None:
             )
 
 
+def is_sharded(model: nn.Module) -> bool:
+    """Whether `fully_shard` was applied to the model or to a part of it."""
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")  # a model is sharded only where the user has imported it
+    return fsdp is not None and any(isinstance(module, fsdp.FSDPModule) for module in model.modules())
+
+
 def _check_is_whole(live: nn.Module) -> None:
     names = {kind.__name__ for kind in type(live).__mro__}
     if "FSDPModule" in names:

@@ -11,12 +11,11 @@ from torch.optim import Optimizer
 
 from steelyard.batches import Tree, count_samples, take_samples
 from steelyard.measurement import Measurement, Statistic
-from steelyard.probing.fsdp_state import is_sharded
 from steelyard.probing.optimizer_step import HypotheticalSteps, Rule
 from steelyard.probing.passes import HalfTooSmallError
 from steelyard.probing.probe import Finding, Losses, Probe
-from steelyard.probing.replica import preserved_random_states
-from steelyard.probing.shards import common_samples
+from steelyard.probing.replica import is_sharded, preserved_random_states
+from steelyard.probing.sharded.shards import common_samples
 from steelyard.probing.sharing import Reuse, Reusing
 
 Split = Literal["first", "random"]

@@ -8,9 +8,9 @@ from torch.optim import Optimizer
 
 from steelyard.measurement import Statistic
 from steelyard.probing import FirstOrder, Gramian, InnerLoop, Losses, Probe
-from steelyard.probing.fsdp_state import is_sharded
 from steelyard.probing.optimizer_step import check_can_be_followed, innermost
-from steelyard.probing.sharded import check_can_step_shards
+from steelyard.probing.replica import is_sharded
+from steelyard.probing.sharded.votes import check_can_step_shards
 from steelyard.probing.sharing import CannotShareError, check_can_be_verified, check_modules, check_precision
 from steelyard.training.arguments import as_bytes, from_bytes
 

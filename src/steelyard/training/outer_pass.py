@@ -7,10 +7,9 @@ from torch import Tensor, nn
 
 from steelyard.batches import Tree
 from steelyard.probing import Losses
-from steelyard.probing.fsdp_state import is_sharded
-from steelyard.probing.live_passes import unchanged_modules
-from steelyard.probing.replica import preserved_random_states
-from steelyard.probing.shards import Ranks
+from steelyard.probing.replica import is_sharded, preserved_random_states
+from steelyard.probing.sharded.live_passes import unchanged_modules
+from steelyard.probing.sharded.shards import Ranks
 from steelyard.training.distributed import run_once
 
 

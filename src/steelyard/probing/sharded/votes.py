@@ -11,8 +11,6 @@ from torch.optim import Optimizer
 
 from steelyard.batches import Tree
 from steelyard.measurement import Measurement, Scores
-from steelyard.probing.fsdp_state import gradients_reduced
-from steelyard.probing.live_passes import live_gradients
 from steelyard.probing.optimizer_step import HypotheticalSteps, Rule, check_model_is_used, optimizer_replica
 from steelyard.probing.passes import (
     ONE_VALUE,
@@ -24,7 +22,9 @@ from steelyard.probing.passes import (
 )
 from steelyard.probing.probe import Finding, Gradients, Losses
 from steelyard.probing.replica import Replica
-from steelyard.probing.shards import Ranks, common_samples, stepped_shards
+from steelyard.probing.sharded.fsdp_state import gradients_reduced
+from steelyard.probing.sharded.live_passes import live_gradients
+from steelyard.probing.sharded.shards import Ranks, common_samples, stepped_shards
 from steelyard.probing.sharing import CannotShareError
 from steelyard.probing.vote_probe import Half, Halves, Vote, VoteProbe
 

@@ -4,18 +4,11 @@ Private names of torch, as seen in torch 2.13; tests fail where they change.
 """
 
 import itertools
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
-
-
-def is_sharded(model: nn.Module) -> bool:
-    """Whether `fully_shard` was applied to the model or to a part of it."""
-    fsdp: Any = sys.modules.get("torch.distributed.fsdp")  # a model is sharded only where the user has imported it
-    return fsdp is not None and any(isinstance(module, fsdp.FSDPModule) for module in model.modules())
 
 
 def reshard(model: nn.Module) -> None:

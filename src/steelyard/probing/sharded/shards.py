@@ -8,7 +8,7 @@ from torch import Tensor, distributed, nn
 from torch.optim import Optimizer
 
 from steelyard.batches import Tree, count_samples
-from steelyard.probing.fsdp_state import reshard, shards_of
+from steelyard.probing.sharded.fsdp_state import reshard, shards_of
 
 if TYPE_CHECKING:  # their import takes long, and only sharded models need them
     from torch.distributed.device_mesh import DeviceMesh

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from steelyard.probing.audit import graph_leaves
 from steelyard.probing.probe import Gradients
 from steelyard.probing.replica import preserved_random_states
 
@@ -92,19 +93,3 @@ def _generators(modules: Iterable[nn.Module]) -> Iterator[torch.Generator]:
         for value in vars(module).values():
             if isinstance(value, torch.Generator):
                 yield value
-
-
-def graph_leaves(loss: Tensor) -> list[Tensor]:
-    """The leaves whose `grad` a backward pass writes to, also those that belong to no module."""
-    leaves: list[Tensor] = []
-    seen, waiting = {loss.grad_fn}, [loss.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is None:
-            continue
-        if hasattr(node, "variable"):  # of the nodes that accumulate gradients
-            leaves.append(node.variable)
-        following = {function for function, _ in node.next_functions}
-        waiting += following - seen
-        seen |= following
-    return leaves
