@@ -230,7 +230,7 @@ def test_refuses_a_sharded_module():
     class FullyShardedDataParallel(nn.Module):
         pass
 
-    with pytest.raises(TypeError, match="sharded over ranks cannot be probed"):
+    with pytest.raises(TypeError, match="shard it with fully_shard"):
         replica_of(FullyShardedDataParallel())
 
 

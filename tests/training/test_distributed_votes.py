@@ -2,8 +2,9 @@
 
 import gc
 import warnings
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import timedelta
+from functools import partial
 
 import pytest
 import torch
@@ -115,7 +116,10 @@ MODES = {
     "static graph": {"static_graph": True},
     "both": {"find_unused_parameters": True, "static_graph": True},
     "bucket view": {"find_unused_parameters": True, "gradient_as_bucket_view": True},
+    "bucket view alone": {"gradient_as_bucket_view": True},
     "buffers not broadcast": {"broadcast_buffers": False},
+    "no sync": {},
+    "no sync, bucket view": {"gradient_as_bucket_view": True},
 }
 
 
@@ -129,6 +133,22 @@ class Heads(nn.Module):
 
     def forward(self, x):
         return self.head(self.body(x))
+
+
+def accumulate(losses, model, optimizer):
+    """One step from the sum of some losses; only the last backward pass averages gradients over the ranks."""
+    optimizer.zero_grad()
+    for number, loss in enumerate(losses, 1):
+        with nullcontext() if number == len(losses) else model.no_sync():
+            loss().backward()
+    optimizer.step()
+
+
+def plain_loss(model, mine, judge):
+    """One forward pass over all samples, as the balancer's."""
+    outputs = model(torch.cat([x for x, _ in mine.values()])).split([len(x) for x, _ in mine.values()])
+    pairs = zip(judge.weights.values(), outputs, mine.values(), strict=True)
+    return sum(weight * mse_loss(output, y) for weight, output, (_, y) in pairs)
 
 
 def train_in_mode(rank, mode):
@@ -147,12 +167,13 @@ def train_in_mode(rank, mode):
         optimizers = [torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9) for model in models]
         judge = balancer(domains=NAMES, probe=make(), weighting=sy.Fixed() if name == "fixed" else sy.DirichletVote())
         for step in range(STEPS):
-            mine = samples(rank, step, lacking=False)
-            take_step(judge(models[0], mine, optimizers[0]), optimizers[0])
-            # The plain loop: one forward pass over all samples, as the balancer's.
-            outputs = models[1](torch.cat([x for x, _ in mine.values()])).split([len(x) for x, _ in mine.values()])
-            pairs = zip(judge.weights.values(), outputs, mine.values(), strict=True)
-            take_step(sum(weight * mse_loss(output, y) for weight, output, (_, y) in pairs), optimizers[1])
+            parts = [samples(rank, step + 100 * part, lacking=False) for part in range(2 if "no sync" in mode else 1)]
+            learned, plain = [], []
+            for number, mine in enumerate(parts):
+                learned.append(partial(judge, models[0], mine, optimizers[0], measure=number == 0))
+                plain.append(partial(plain_loss, models[1], mine, judge))
+            accumulate(learned, models[0], optimizers[0])
+            accumulate(plain, models[1], optimizers[1])
         parameters = zip(networks[0].parameters(), networks[1].parameters(), strict=True)
         apart = max(float((one - other).abs().max()) for one, other in parameters)
         results[name] = (apart, judge.weights, judge.tally.get("updated", 0))

@@ -231,16 +231,24 @@ def _rounding(tensor: Tensor, *, units: int) -> float:
 def _check_leaves(loss: Tensor, parameters: Iterable[Tensor]) -> None:
     """Refuse a loss that depends on a trainable tensor outside the model and the loss."""
     expected = {id(parameter) for parameter in parameters}
+    for leaf in graph_leaves(loss):
+        if id(leaf) not in expected:
+            raise CannotShareError(
+                f"it depends on a trainable tensor of shape {tuple(leaf.shape)} outside the model and the loss"
+            )
+
+
+def graph_leaves(loss: Tensor) -> list[Tensor]:
+    """The leaves whose `grad` a backward pass writes to, also those that belong to no module."""
+    leaves: list[Tensor] = []
     seen, waiting = {loss.grad_fn}, [loss.grad_fn]
     while waiting:
         node = waiting.pop()
         if node is None:
             continue
-        leaf = getattr(node, "variable", None)  # of the nodes that accumulate gradients
-        if leaf is not None and id(leaf) not in expected:
-            raise CannotShareError(
-                f"it depends on a trainable tensor of shape {tuple(leaf.shape)} outside the model and the loss"
-            )
+        if hasattr(node, "variable"):  # of the nodes that accumulate gradients
+            leaves.append(node.variable)
         following = {function for function, _ in node.next_functions}
         waiting += following - seen
         seen |= following
+    return leaves

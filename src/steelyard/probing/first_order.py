@@ -23,7 +23,14 @@ from steelyard.probing.passes import (
     run_pass,
 )
 from steelyard.probing.probe import Finding, Gradients
-from steelyard.probing.replica import Replica, preserved_random_states, random_states, saved_random_states
+from steelyard.probing.replica import (
+    Replica,
+    is_sharded,
+    preserved_random_states,
+    random_states,
+    saved_random_states,
+)
+from steelyard.probing.sharded.votes import measure_sharded, refuse_to_share
 from steelyard.probing.sharing import CannotShareError, Part, Reusing, check_traces, share
 from steelyard.probing.vote_probe import Half, MetaTest, Split, Vote, VoteProbe, rest_of
 
@@ -100,6 +107,9 @@ class FirstOrder(VoteProbe):
         self.vmapping = Vmapping()
 
     def _cast(self, vote: Vote) -> Finding:
+        if is_sharded(vote.model):
+            self.reuse.holds(refuse_to_share, lasting=False)
+            return measure_sharded(self, vote)
         finding: Finding | None = None
         # Gradients that are in memory until the weights are known, at most.
         rows = len(vote.halves.meta_train) + len(vote.halves.meta_test)

@@ -20,7 +20,8 @@ from steelyard.probing.passes import (
     run_pass,
 )
 from steelyard.probing.probe import Finding, Gradients, Losses, Probe, Shared
-from steelyard.probing.replica import Replica, preserved_random_states, random_states
+from steelyard.probing.replica import Replica, is_sharded, preserved_random_states, random_states
+from steelyard.probing.sharded.votes import measure_sharded_gramian, refuse_to_share
 from steelyard.probing.sharing import AuditCase, Part, Reuse, Reusing, check_traces, share
 
 
@@ -54,6 +55,9 @@ class Gramian(Probe):
     def _measure(
         self, model: nn.Module, batch: Mapping[str, Tree], *, losses: Losses, optimizer: Optimizer
     ) -> Measurement | Finding:
+        if is_sharded(model):
+            self.reuse.holds(refuse_to_share, lasting=False)
+            return measure_sharded_gramian(model, batch, losses=losses, optimizer=optimizer, scaler=self.scaler)
         sharing = self.reuse.may_begin(model, losses, scaler=self.scaler, rows=len(batch))
         replica = Replica(model, losses)
         leaves = leaves_of(replica, innermost(optimizer), everything=sharing)

@@ -115,7 +115,7 @@ def take_own_step(optimizer: Optimizer, replicas: Mapping[Tensor, Tensor]) -> No
     check_can_be_followed(optimizer)
     step = _bare_step(optimizer)
     with torch.no_grad():
-        step(_optimizer_replica(optimizer, replicas))
+        step(optimizer_replica(optimizer, replicas))
 
 
 def check_can_be_followed(optimizer: Optimizer) -> None:
@@ -138,7 +138,7 @@ def check_can_be_followed(optimizer: Optimizer) -> None:
         )
 
 
-def _optimizer_replica(optimizer: Optimizer, replicas: Mapping[Tensor, Tensor]) -> Optimizer:
+def optimizer_replica(optimizer: Optimizer, replicas: Mapping[Tensor, Tensor]) -> Optimizer:
     """An optimizer of the same class, settings and state, which steps the replicas and fires no hook."""
     copied: Any = object.__new__(type(optimizer))
     for name, value in vars(optimizer).items():

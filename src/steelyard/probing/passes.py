@@ -19,7 +19,7 @@ _LOWER_SCALE = 16.0  # by which the scale of float16 gradients is lowered where 
 # What a loss raises if the outputs have a form that it does not expect.
 _WRONG_OUTPUT = (TypeError, ValueError, RuntimeError, AttributeError, LookupError, AssertionError)
 _MACHINE_FAILURE = "allocate memory|out of memory|CUDA error|cuDNN|CUBLAS"
-_ONE_VALUE = "Expected more than 1 value per channel"  # torch's batch normalisation, on a half that is too small
+ONE_VALUE = "Expected more than 1 value per channel"  # torch's batch normalisation, on a half that is too small
 
 
 class HalfTooSmallError(Exception):
@@ -228,7 +228,7 @@ def run_pass(
     try:
         domain_losses, outputs = losses_and_outputs(model, losses, samples, judged=bool(judged))
     except ValueError as error:
-        if str(error).startswith(_ONE_VALUE):
+        if str(error).startswith(ONE_VALUE):
             raise HalfTooSmallError from error
         raise
     if judged:

@@ -36,6 +36,10 @@ class Losses(nn.Module, ABC):
         """Whether all domains have the same loss function."""
         return False
 
+    def takes_one_pass(self, batch: Mapping[str, Tree]) -> bool:  # noqa: ARG002
+        """Whether the losses of a batch take one pass of the model, over the samples of all its domains."""
+        return False
+
     @property
     def have_judge(self) -> bool:
         """Whether hypothetical steps are judged by a score of the user's own, instead of by the losses."""

@@ -226,8 +226,7 @@ def _wrapped(module: nn.Module) -> nn.Module | None:
 def _check_can_be_copied(live: nn.Module) -> None:
     if isinstance(live, torch.jit.ScriptModule):
         raise TypeError(f"a scripted module cannot be probed: pass the {live.original_name} it was scripted from.")
-    if any(kind.__name__ in ("FullyShardedDataParallel", "FSDPModule") for kind in type(live).__mro__):
-        raise TypeError("a model sharded over ranks cannot be probed: no rank holds all of its parameters.")
+    _check_is_whole(live)
     forward = vars(live).get("forward")
     if isinstance(forward, FunctionType) and not hasattr(forward, _COMPILED_FROM):
         cells = [cell.cell_contents for cell in forward.__closure__ or ()]
@@ -235,6 +234,22 @@ def _check_can_be_copied(live: nn.Module) -> None:
             raise TypeError(
                 f"a {type(live).__name__} whose forward is now a function that holds the live module cannot be probed."
             )
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether `fully_shard` was applied to the model or to a part of it."""
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")  # a model is sharded only where the user has imported it
+    return fsdp is not None and any(isinstance(module, fsdp.FSDPModule) for module in model.modules())
+
+
+def _check_is_whole(live: nn.Module) -> None:
+    names = {kind.__name__ for kind in type(live).__mro__}
+    if "FSDPModule" in names:
+        raise TypeError('a model sharded over ranks cannot be copied: pass probe=sy.FirstOrder() or probe="auto".')
+    if "FullyShardedDataParallel" in names:
+        raise TypeError(
+            "a model sharded by FullyShardedDataParallel cannot be probed: shard it with fully_shard (FSDP2)."
+        )
 
 
 @contextmanager

@@ -14,7 +14,8 @@ from steelyard.measurement import Measurement, Statistic
 from steelyard.probing.optimizer_step import HypotheticalSteps, Rule
 from steelyard.probing.passes import HalfTooSmallError
 from steelyard.probing.probe import Finding, Losses, Probe
-from steelyard.probing.replica import preserved_random_states
+from steelyard.probing.replica import is_sharded, preserved_random_states
+from steelyard.probing.sharded.shards import common_samples
 from steelyard.probing.sharing import Reuse, Reusing
 
 Split = Literal["first", "random"]
@@ -110,7 +111,10 @@ class VoteProbe(Probe, ABC):
     def _measure(
         self, model: nn.Module, batch: Mapping[str, Tree], *, losses: Losses, optimizer: Optimizer
     ) -> Measurement | Finding:
-        halves = halve(batch, split=self.split, seed=int(self.steps))
+        fewest: int | None = None
+        if is_sharded(model):
+            batch, _, fewest = common_samples(model, losses.domains, batch)
+        halves = halve(batch, split=self.split, seed=int(self.steps), fewest=fewest)
         return self._vote(model, batch, halves, losses=losses, optimizer=optimizer)
 
     def _measure_held_out(
@@ -122,6 +126,8 @@ class VoteProbe(Probe, ABC):
         losses: Losses,
         optimizer: Optimizer,
     ) -> Measurement | Finding:
+        if is_sharded(model):
+            batch, held_out, _ = common_samples(model, losses.domains, batch, held_out)
         trains = [Half(name, samples, 1.0) for name, samples in batch.items()]
         tests = [Half(name, samples, 0.0) for name, samples in held_out.items()]
         halves = Halves(trains, tests, held_out=True)
@@ -164,7 +170,7 @@ def _check_choice(name: str, value: object, allowed: Sequence[object]) -> None:
         raise ValueError(f"{name} must be {' or '.join(map(repr, allowed))}; got {value!r}.")
 
 
-def halve(batch: Mapping[str, Tree], *, split: Split = "first", seed: int = 0) -> Halves:
+def halve(batch: Mapping[str, Tree], *, split: Split = "first", seed: int = 0, fewest: int | None = None) -> Halves:
     """Divide the batch of every domain that has at least two samples.
 
     m = ⌊min_d n_d / 2⌋ samples of each are meta-train, the rest meta-test.
@@ -173,6 +179,7 @@ def halve(batch: Mapping[str, Tree], *, split: Split = "first", seed: int = 0) -
         batch: each domain's samples.
         split: which samples are meta-train: the `first` m, as in the authors' code, or m at `random`, as in the paper.
         seed: of a random split.
+        fewest: min_d n_d where it is smaller on another rank, with which the sizes must agree.
     """
     halves = Halves([], [])
     sizes: dict[str, int] = {}
@@ -182,7 +189,7 @@ def halve(batch: Mapping[str, Tree], *, split: Split = "first", seed: int = 0) -
             sizes[name] = size
     if not sizes:
         return halves
-    m = min(sizes.values()) // 2
+    m = (fewest or min(sizes.values())) // 2
     generator = torch.Generator().manual_seed(seed)
     for name, size in sizes.items():
         meta_train: slice | list[int] = slice(0, m)

@@ -9,6 +9,8 @@ from torch.optim import Optimizer
 from steelyard.measurement import Statistic
 from steelyard.probing import FirstOrder, Gramian, InnerLoop, Losses, Probe
 from steelyard.probing.optimizer_step import check_can_be_followed, innermost
+from steelyard.probing.replica import is_sharded
+from steelyard.probing.sharded.votes import check_can_step_shards
 from steelyard.probing.sharing import CannotShareError, check_can_be_verified, check_modules, check_precision
 from steelyard.training.arguments import as_bytes, from_bytes
 
@@ -51,6 +53,8 @@ def choose_probe(
         check_can_be_followed(innermost(optimizer))
     except TypeError:
         step = "sgd"
+    if is_sharded(model):
+        return _sharded_votes(len(losses.domains), innermost(optimizer))
     # Without shared gradients the cost of a vote grows with the number of domains.
     at_least = 2 * len(losses.domains)
     if any(_is_batch_norm(module) for module in model.modules()):
@@ -131,6 +135,17 @@ def _exact_votes(step: str, every: int, reason: str) -> Choice:
 
 def _first_order_votes(step: str, every: int, reason: str) -> Choice:
     return Choice("FirstOrder", {"step": step, "every": every, "warm_up": _WARM_UP}, f"{reason}; every {every} steps")
+
+
+def _sharded_votes(domains: int, optimizer: Optimizer) -> Choice:
+    """First-order votes, because a sharded model cannot be copied."""
+    step, reason = "optimizer", "the model is sharded over ranks, so a vote takes extra passes"
+    try:
+        check_can_step_shards(optimizer)
+    except TypeError:
+        step = "sgd"
+        reason += f" and takes plain gradient steps, because {type(optimizer).__name__} may need whole parameters"
+    return _first_order_votes(step, max(8, 2 * domains), reason)
 
 
 def _obstacle(model: nn.Module, losses: Losses) -> str:

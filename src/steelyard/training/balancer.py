@@ -20,6 +20,7 @@ from steelyard.training.call import Call
 from steelyard.training.counters import Counters, restored_on_error
 from steelyard.training.distributed import agree, is_shared, run_once
 from steelyard.training.domain_losses import DomainLosses, Forward, Loss, Objective, complete, weighted_loss
+from steelyard.training.outer_pass import outer_losses
 from steelyard.training.scalars import log_scalars
 from steelyard.training.step_report import StepReport
 from steelyard.training.transfer import Transfer
@@ -192,7 +193,7 @@ class Balancer(nn.Module):
 
     def _unmeasured_loss(self, call: Call, outcome: Outcome) -> Tensor:
         """The weighted loss, with the weights as they are."""
-        losses = run_once(call.model, lambda wrapped: self.domain_losses(wrapped, call.batch))
+        losses = outer_losses(call.model, self.domain_losses, call.batch)
         nothing = Measurement.nothing(len(self.domains))
         self.last = StepReport.of(losses, self.weights, nothing, Update(outcome))
         return weighted_loss(losses, call.outer_weights(self.weights))
@@ -204,7 +205,7 @@ class Balancer(nn.Module):
             weights = call.outer_weights(self.weights)
             losses, loss = run_once(call.model, partial(complete, self.domain_losses, finding.shared, weights))
         else:
-            losses = run_once(call.model, lambda wrapped: self.domain_losses(wrapped, call.batch))
+            losses = outer_losses(call.model, self.domain_losses, call.batch)
             if update is None:  # the weights follow these losses
                 finding, update = self._update(Finding(Measurement.by_name(losses, self.domains)), call)
             loss = weighted_loss(losses, call.outer_weights(self.weights))

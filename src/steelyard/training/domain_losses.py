@@ -84,6 +84,12 @@ class DomainLosses(Losses):
         """Whether all domains have the same loss function."""
         return self.objective is not None or hasattr(self, "loss")
 
+    def takes_one_pass(self, batch: Mapping[str, Tree]) -> bool:
+        """Whether the losses of a batch take one pass of the model, over the samples of all its domains."""
+        if self.objective is not None or not self.join:
+            return False
+        return can_join([self._inputs_and_targets(name, samples)[0] for name, samples in batch.items()])
+
     @property
     def have_judge(self) -> bool:
         """Whether hypothetical steps are judged by a score of the user's own, instead of by the losses."""

@@ -1,0 +1,1 @@
+"""Measurements on models that `fully_shard` has divided over ranks."""
