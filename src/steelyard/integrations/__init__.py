@@ -1,0 +1,1 @@
+"""Training frameworks that a balancer fits into; each is optional, and a file of its own."""
