@@ -18,7 +18,12 @@ BATCH, BATCHES, RATE, MOST = 12, 8, 0.05, 0.5
 @pytest.fixture(autouse=True)
 def _anew():
     """An accelerator's settings are shared by all accelerators of a process."""
+    forget_settings()
     yield
+    forget_settings()
+
+
+def forget_settings():
     for state in (AcceleratorState, GradientState, PartialState):
         state._reset_state()
 
