@@ -37,7 +37,8 @@ def test_a_changed_default_or_a_new_method_is_seen():
 
 
 def test_importing_steelyard_needs_torch_alone():
-    heavy = ["numpy", "matplotlib", "rich", "tyro", "nibabel", "scipy", "steelyard.imaging", "steelyard.cli"]
+    heavy = ["numpy", "matplotlib", "rich", "tyro", "nibabel", "scipy", "transformers", "accelerate"]
+    heavy += ["steelyard.imaging", "steelyard.cli", "steelyard.integrations"]
     code = f"""
 import sys, torch
 before = set(sys.modules)

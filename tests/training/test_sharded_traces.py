@@ -278,7 +278,7 @@ REFUSED = {
     "reuse": "the model is sharded over ranks",
     "scaler": "measured without a gradient scaler",
     "whole steps": r"Adafactor may combine numbers of a whole parameter.*FirstOrder\(step='sgd'\)",
-    "exact": r"cannot be copied: measure it with probe=sy.FirstOrder\(\)",
+    "exact": r"cannot be copied: pass probe=sy.FirstOrder\(\)",
     "judge": "the judge has none. A sharded model can only be judged by a function with a gradient",
     "held out": "held_out must be passed on all ranks",
     "partly": "not sharded, and whose gradient nobody averages",
