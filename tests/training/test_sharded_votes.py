@@ -118,6 +118,16 @@ def measure_uneven(rank):
     return probe.find(model, uneven(rank), losses=losses, optimizer=make_sgd(model.parameters()))
 
 
+def normalised():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 7), nn.BatchNorm1d(7), nn.Tanh(), nn.Linear(7, 1))
+
+
+def same(seed):
+    """The same samples for everybody, so that everybody has the same batch statistics."""
+    return samples(0, seed=seed)
+
+
 def measure_each(rank):
     def of(seed):
         return samples(rank, seed=seed)
@@ -126,6 +136,8 @@ def measure_each(rank):
     for name, settings in SHARDINGS.items():
         findings[name] = measure(sharded(**settings), *CASES["sgd"], of)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for case in ("sgd", "batch mode"):
+        findings[f"{case}, normalised"] = measure(fully_shard(normalised()), *CASES[case], same)
     findings["bfloat16"] = measure(sharded(mp_policy=policy), *CASES["sgd"], of)
     return findings, gramian_of(sharded(), of), measure_uneven(rank)
 
@@ -213,6 +225,12 @@ def assert_same_finding(finding, expected, *, rtol):
 def test_ranks_measure_what_one_process_measures(findings, case):
     expected = measure(network(), *CASES[case], joined)
     assert_same_finding(findings[0][case], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("case", ["sgd", "batch mode"])
+def test_steps_are_judged_in_evaluation_mode_or_where_the_samples_of_all_domains_meet(findings, case):
+    expected = measure(normalised(), *CASES[case], same)
+    assert_same_finding(findings[0][f"{case}, normalised"], expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("case", SHARDINGS)

@@ -58,7 +58,7 @@ def _take_settings(state: Any) -> list[tuple[Any, dict[str, Any]]]:
     """Set one state so that the next backward pass reduces; return each changed object and the values it had."""
     context = state._state_ctx
     taken: list[tuple[Any, dict[str, Any]]] = [(context, {"is_last_backward": context.is_last_backward})]
-    context.is_last_backward = True
+    context.is_last_backward = True  # which waits for the reductions on a GPU
     for group in state._fsdp_param_groups:
         names = ("reduce_grads", "all_reduce_grads", "_partial_reduce_output")
         taken.append((group, {name: getattr(group, name) for name in names}))
