@@ -124,9 +124,7 @@ def _select_by(attribute: str, chosen: Sequence[object], cases: Sequence[Case]) 
     if unknown:
         names = list(map(str, sorted(available)))
         choice = str(unknown.pop())
-        raise UserError(
-            f"{attribute} must be one of {', '.join(names)}; got {choice}.{did_you_mean(choice, names)}"
-        )
+        raise UserError(f"{attribute} must be one of {', '.join(names)}; got {choice}.{did_you_mean(choice, names)}")
     return [case for case in cases if getattr(case, attribute) in chosen]
 
 

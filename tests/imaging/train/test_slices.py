@@ -214,7 +214,7 @@ def test_impossible_choices_are_refused(wrong):
 def test_a_raw_scan_without_a_brain_mask_is_not_taken_for_a_stripped_one(dataset):
     for mask in dataset.root.rglob("*brain_mask.nii.gz"):
         mask.unlink()
-    with pytest.raises(UserError, match="no brain mask, and the scan is not stripped; preprocess the dataset"):
+    with pytest.raises(UserError, match=r"no brain mask, and the scan is not stripped\. Run `steelyard preprocess"):
         load_slices(read_bids(dataset.root))
 
 

@@ -2,8 +2,6 @@
 
 from typing import Literal, get_args
 
-import torch
-
 from steelyard.errors import UserError
 from steelyard.files.checks import check_choice
 
@@ -27,6 +25,8 @@ def choose_accelerator(name: str, *, devices: int = 1) -> str:
     >>> choose_accelerator("cpu", devices=2)
     'cpu'
     """
+    import torch  # here, because the command line imports `Accelerator` and its help should not wait for torch
+
     check_choice("accelerator", name, get_args(Accelerator))
     present = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
     if name == "auto":
