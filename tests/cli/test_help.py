@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from steelyard.cli import COMMANDS, GROUPS, main
+from steelyard.cli import COMMANDS, GROUPS, main, parse
 from steelyard.experiments.configs import CONFIGS
 
 POSITIONALS = {
@@ -123,6 +123,32 @@ def test_a_wrong_flag_is_compared_with_those_of_its_command(capsys):
     assert "Perhaps you meant" in error
     assert "--method" in error
     assert "regret" not in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "DATA", "RUN", "--seed", "x"], "--seed: must be a whole number; got 'x'."),
+        (["train", "DATA", "RUN", "--epochs", "1.5"], "--epochs: must be a whole number; got '1.5'."),
+        (["predict", "RUN", "SCAN", "OUT", "--threshold", "high"], "--threshold: must be a number; got 'high'."),
+    ],
+)
+def test_a_text_that_is_no_number_is_refused_in_plain_words(arguments, message, capsys):
+    with pytest.raises(SystemExit) as exit_code:
+        main(arguments)
+    assert exit_code.value.code == 2
+    error = in_one_line(capsys.readouterr().err)
+    assert message in error
+    assert "class" not in error
+    assert f"steelyard {arguments[0]} --help" in error
+
+
+def test_numbers_arrive_as_what_they_are():
+    train = parse(["train", "DATA", "RUN", "--seed", "3", "--epochs", "7"])
+    assert (train.seed, train.epochs, train.width) == (3, 7, None)
+    assert parse(["predict", "RUN", "SCAN", "OUT", "--threshold", "1e-1"]).threshold == 0.1
+    assert parse(["regret", "OUT", "--seeds", "1", "9"]).seeds == (1, 9)
+    assert parse(["benchmark", "OUT.json", "--domains", "2", "16"]).domains == (2, 16)
 
 
 def test_an_accelerator_that_nobody_has_is_refused(capsys):

@@ -16,6 +16,7 @@ from steelyard.cli.demo import Demo
 from steelyard.cli.evaluate import Evaluate
 from steelyard.cli.experiment import Experiment
 from steelyard.cli.export import Export
+from steelyard.cli.numbers import NUMBERS
 from steelyard.cli.overview import print_overview
 from steelyard.cli.phantom import Phantom
 from steelyard.cli.predict import Predict
@@ -95,7 +96,9 @@ def parse(arguments: Sequence[str]) -> Command:
     name = arguments[0]
     config = (tyro.conf.DisallowNone,)  # an option that is left out is the only way to its default
     if name in COMMANDS:  # parsed alone, so that a wrong flag is compared with the flags of this command only
-        command: Command = tyro.cli(COMMANDS[name], prog=f"steelyard {name}", args=arguments[1:], config=config)
+        command: Command = tyro.cli(
+            COMMANDS[name], prog=f"steelyard {name}", args=arguments[1:], config=config, registry=NUMBERS
+        )
         return command
     if not name.startswith("-"):
         advice = did_you_mean(name, COMMANDS) or " steelyard --help lists all."
