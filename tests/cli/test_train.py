@@ -233,7 +233,7 @@ def test_the_next_command_is_named(cohort, tmp_path, capsys):
         (["predict", str(tmp_path / "nowhere"), str(cohort), str(tmp_path / "out")], train_first),
         (["export", str(cohort), str(tmp_path / "x.onnx")], train_first),
         (["report", str(cohort), "--out", str(tmp_path / "x.html")], train_first),
-        (["agreement", str(cohort), str(cohort)], "is not the folder of `steelyard experiment`"),
+        (["agreement", str(cohort), str(cohort)], "`steelyard experiment` makes such a folder"),
     ):
         assert main(arguments) == 2
         assert advice in capsys.readouterr().err.splitlines()[-1]

@@ -65,9 +65,11 @@ class Agreement(Command):
     def _check(self) -> None:
         from steelyard.files.destinations import check_file, check_folder, refuse_links
         from steelyard.files.marked_page import check_page
-        from steelyard.imaging.runs.experiment_folder import AGREEMENT, AGREEMENT_PAGE, AGREEMENT_TABLE, SLICES
+        from steelyard.imaging.runs.experiment_folder import AGREEMENT, AGREEMENT_PAGE, AGREEMENT_TABLE, RUNS, SLICES
 
         check_folder(self.out)
+        if not (self.out / RUNS).is_dir():
+            raise UserError(f"{self.out}: there is no run folder in it; `steelyard experiment` makes such a folder.")
         # Each file is recognised by a text near its beginning.
         check_file(self.out / AGREEMENT, mark='{\n  "rows": [')
         check_file(self.out / AGREEMENT_TABLE, mark="model,availability,")

@@ -27,14 +27,17 @@ def did_you_mean(text: str, choices: Iterable[str]) -> str:
 
     The sentence follows a message that ends with a full stop. The text itself is no advice.
 
-    >>> did_you_mean("Standrad", ("paper", "standard")), did_you_mean("x", ("paper", "standard"))
+    >>> did_you_mean("STANDARD", ("paper", "standard")), did_you_mean("x", ("paper", "standard"))
     (' Did you mean standard?', '')
     """
     if len(text) > _LONGEST:  # comparing takes time, and a file may hold a text of any length
         return ""
-    choices_by_folded = {choice.casefold(): choice for choice in choices if choice != text}
-    nearest = get_close_matches(text.casefold(), choices_by_folded, n=1)
-    return f" Did you mean {choices_by_folded[nearest[0]]}?" if nearest else ""
+    others = [choice for choice in choices if choice != text]
+    nearest = get_close_matches(text, others, n=1)
+    if not nearest:
+        others_by_folded = {choice.casefold(): choice for choice in others}
+        nearest = [others_by_folded[name] for name in get_close_matches(text.casefold(), others_by_folded, n=1)]
+    return f" Did you mean {nearest[0]}?" if nearest else ""
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:

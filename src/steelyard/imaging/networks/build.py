@@ -100,19 +100,28 @@ def _check_options(model: str, make: Callable[..., Any], arguments: Mapping[str,
         parameters = inspect.signature(make).parameters
     except ValueError:  # written in C: the call itself will tell
         return
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    for name in arguments:
-        if name not in parameters and not takes_any:
-            free = [parameter for parameter in parameters if parameter not in arguments]
-            raise UserError(f"model {model}: has no option {name}.{did_you_mean(name, free)}")
-    needed = []
-    for name, parameter in parameters.items():
-        is_given = name in arguments or parameter.default is not parameter.empty
-        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY) and not is_given:
-            needed.append(name)
+    _refuse_unknown(model, arguments, parameters)
+    free = [parameter for name, parameter in parameters.items() if name not in arguments]
+    needed = [parameter.name for parameter in free if _is_needed(parameter)]
     if needed:
         settings = " ".join(f"options.{name}=VALUE" for name in needed)
         raise UserError(f"model {model}: needs {' and '.join(needed)}; add --set {settings}.")
+
+
+def _refuse_unknown(model: str, arguments: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]) -> None:
+    """Refuse options that are no parameters, unless any are taken."""
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    free = [name for name in parameters if name not in arguments]
+    for name in arguments:
+        if name not in parameters:
+            raise UserError(f"model {model}: has no option {name}.{did_you_mean(name, free)}")
+
+
+def _is_needed(parameter: inspect.Parameter) -> bool:
+    """Whether a call must name a parameter."""
+    has_name = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    return has_name and parameter.default is parameter.empty
 
 
 def _import(model: str) -> Callable[..., Any]:

@@ -176,8 +176,6 @@ def _exact_method(out: Path, methods: Sequence[str]) -> str:
 
 
 def _runs_by_key(out: Path) -> dict[tuple[Setting, RunKey], RunRecord]:
-    if not (out / RUNS).is_dir():
-        raise UserError(f"{out}: there is no run folder in it; it is not the folder of `steelyard experiment`.")
     runs = {}
     for record in read_runs([out / RUNS]):
         if record.key is None:
