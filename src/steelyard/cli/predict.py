@@ -59,7 +59,7 @@ class Predict(Command):
         from steelyard.imaging.scans.nifti import million_voxels
 
         if len(self.paths) < 2:
-            raise UserError("at least one scan and a folder for the results are needed: predict RUN SCAN… OUT.")
+            raise UserError("at least one scan and the folder for the results are needed: RUN SCAN… OUT.")
         *sources, out = self.paths
         options = Options(
             threshold=self.threshold,

@@ -201,7 +201,7 @@ def test_slices_of_different_sizes_need_a_shape(dataset, tmp_path):
 
 def test_raw_scans_on_two_grids_are_refused(dataset):
     heads.save(dataset.subjects[0].t1, heads.scan("t1", heads.tissue((50, 72, 44))))
-    with pytest.raises(UserError, match="not on one grid; preprocess"):
+    with pytest.raises(UserError, match=r"not on one grid\. Run `steelyard preprocess"):
         load_slices(dataset)
 
 
