@@ -37,11 +37,11 @@ def library() -> str:
 
 
 def command_line() -> str:
-    """Describe every subcommand with its arguments, their types and defaults."""
+    """Describe every subcommand, in the order of the overview, with its arguments, their types and defaults."""
     from steelyard.cli import COMMANDS
 
     paragraphs = []
-    for name, command in sorted(COMMANDS.items()):
+    for name, command in COMMANDS.items():
         paragraphs.append("\n".join([f"steelyard {name}", *_flags(command)]))
     return "\n\n".join(paragraphs) + "\n"
 
@@ -134,8 +134,14 @@ def _flags(command: type, prefix: str = "") -> Iterator[str]:
             yield from _flags(hint, prefix=f"{name}.")
             continue
         is_positional = tyro.conf.Positional in markers
-        argument = name.upper() if is_positional else f"--{name}"
+        argument = _metavar(markers) if is_positional else f"--{name}"
         yield f"    {argument}: {_type_name(hint)}{_default(field)}"
+
+
+def _metavar(markers: typing.Iterable[object]) -> str:
+    """Return the name that the usage shows for a positional argument."""
+    (metavar,) = [marker.metavar for marker in markers if hasattr(marker, "metavar")]
+    return metavar
 
 
 def _default(field: dataclasses.Field) -> str:

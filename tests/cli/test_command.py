@@ -7,6 +7,7 @@ import signal
 from types import SimpleNamespace
 
 import pytest
+import torch
 from rich.console import Console
 
 import networks_by_hand
@@ -91,7 +92,7 @@ def test_an_error_and_what_is_logged_are_one_line(capsys, monkeypatch):
         raise UserError(f"{NAME}: no such file.")
 
     monkeypatch.setattr(logging.getLogger("steelyard.somewhere"), "propagate", False)  # pytest listens above
-    monkeypatch.setattr(cli.tyro.extras, "subcommand_cli_from_dict", lambda *_, **__: SimpleNamespace(run=fail))
+    monkeypatch.setattr(cli, "parse", lambda _: SimpleNamespace(run=fail))
     assert main(["report"]) == 2
     assert is_clean(capsys.readouterr().err, 2)
 
@@ -100,7 +101,7 @@ def test_an_interrupt_in_python_is_one_line(capsys, monkeypatch):
     def interrupt():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli.tyro.extras, "subcommand_cli_from_dict", lambda *_, **__: SimpleNamespace(run=interrupt))
+    monkeypatch.setattr(cli, "parse", lambda _: SimpleNamespace(run=interrupt))
     assert main(["report"]) == 128 + signal.SIGINT
     assert capsys.readouterr().err == "steelyard: stopped by SIGINT; run the same command again to finish.\n"
 
@@ -158,14 +159,15 @@ def test_an_out_that_cannot_be_used_is_one_line(command, out, run, cohort, folde
     assert (folder / "file").read_text() == "precious"
 
 
-def test_an_experiment_that_cannot_start_leaves_no_trace(cohort, tmp_path, capsys):
+def test_an_experiment_that_cannot_start_leaves_no_trace(cohort, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     out = tmp_path / "out"
     command = ["experiment", "smoke", str(cohort), str(out), "--availability", "all", "--folds", "5"]
     for wrong, fault in (
         (("--models", "nosuch:x"), "nosuch cannot be imported"),
         (("--models", "monai:UNet"), "model monai:UNet"),
         (("--workers", "999"), "999 workers"),
-        (("--accelerator", "tpu"), "accelerator tpu"),
+        (("--accelerator", "cuda"), "accelerator cuda"),
     ):
         assert main([*command, *wrong]) == 2
         assert fault in capsys.readouterr().err

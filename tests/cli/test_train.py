@@ -1,6 +1,7 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -8,10 +9,14 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 import heads
+import networks_by_hand
 import processes
 from steelyard.cli import main
+from steelyard.experiments.run_evaluation import Judging, prepare_evaluation
+from steelyard.imaging.predict import load_trained_network
 
 
 @pytest.fixture(scope="module")
@@ -121,11 +126,11 @@ def test_two_processes_share_every_batch(cohort, tmp_path):
     [
         (
             ["--experiment", "thesis"],
-            "one of paper, standard, desk, glioma, demo, smoke; got thesis",
+            "one of paper, standard, desk, glioma, demo, smoke; got 'thesis'",
         ),
         (["--method", "Ours"], "method must be of the form"),
         (["--set", "slices.frame.shape=[60,60]"], "model unet cannot take planes of 60×60 pixels"),
-        (["--accelerator", "tpu"], "accelerator tpu"),
+        (["--accelerator", "cuda"], "accelerator cuda: 1 needed, and this machine has 0; with --accelerator cpu"),
         (["--split-seed", "-3"], "the seed of the split must lie within"),
         (["--folds", "9"], "9 folds need at least as many subjects with lesion masks; there are 5"),
         (["--set", "colour=red"], "--set takes NAME=VALUE with the name of a setting; got 'colour=red'"),
@@ -140,11 +145,28 @@ def test_two_processes_share_every_batch(cohort, tmp_path):
         (["--method", "equal", "--set", 'domains=["flair","t2"]'], "no subject has both a t2 scan and a lesion mask"),
     ],
 )
-def test_bad_arguments_get_one_line(cohort, tmp_path, capsys, arguments, message):
+def test_bad_arguments_get_one_line(cohort, tmp_path, capsys, monkeypatch, arguments, message):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     assert main(smoke(cohort, tmp_path / "run", *arguments)) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert message in error
     assert not (tmp_path / "run").exists()
+
+
+def test_a_start_that_failed_does_not_stand_in_the_way(cohort, tmp_path, capsys):
+    run = tmp_path / "run"
+    command = smoke(cohort, run, "--model", "monai:UNet", "--tensorboard")
+    for devices in ("1", "2"):
+        assert main([*command, "--devices", devices]) == 2
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert error.endswith("needs channels and strides; add --set options.channels=VALUE options.strides=VALUE.")
+        assert not run.exists()
+    options = ("--set", "options.channels=[4,8]", "options.strides=[2]")
+    exploding = ("learning_rate=1e30", "optimizer=sgd", "schedule=plateau")
+    assert main([*command, *options, *exploding]) == 2
+    assert json.loads((run / "config.json").read_text())["optimizer"] == "sgd"
+    assert main([*command, *options]) == 0
+    assert json.loads((run / "config.json").read_text())["optimizer"] == "adamw"
 
 
 def test_a_scores_table_replaces_its_like_only(cohort, tmp_path, capsys):
@@ -189,6 +211,58 @@ def test_data_that_cannot_be_learned_from_gets_one_line(tmp_path, capsys):
     assert "no subject has both a t1 scan and a lesion mask" in capsys.readouterr().err
     assert main(["evaluate", str(tmp_path / "nowhere"), str(flair)]) == 2
     assert "config.json: there is no such file; this is not a run folder" in capsys.readouterr().err
+
+
+def test_the_next_command_is_named(cohort, tmp_path, capsys):
+    raw, empty = tmp_path / "raw", tmp_path / "empty"
+    shutil.copytree(cohort, raw)
+    for mask in raw.rglob("*brain_mask.nii.gz"):  # heads that are not stripped
+        mask.unlink()
+    empty.mkdir()
+    run = str(networks_by_hand.write_run(tmp_path / "by_hand"))
+    first, train_first = "Run `steelyard preprocess BIDS OUT` first", "`steelyard train` makes one"
+    for arguments, advice in (
+        (smoke(raw, tmp_path / "run"), first),
+        (smoke(empty, tmp_path / "run"), first),
+        (smoke(tmp_path / "nowhere", tmp_path / "run"), first),
+        (["evaluate", run, str(raw)], first),
+        (["experiment", "smoke", str(raw), str(tmp_path / "out")], first),
+        (["profile", str(raw), "--experiment", "smoke"], first),
+        (["evaluate", str(cohort), run], train_first),
+        (["predict", str(cohort), str(cohort), str(tmp_path / "out")], train_first),
+        (["predict", str(tmp_path / "nowhere"), str(cohort), str(tmp_path / "out")], train_first),
+        (["export", str(cohort), str(tmp_path / "x.onnx")], train_first),
+        (["report", str(cohort), "--out", str(tmp_path / "x.html")], train_first),
+        (["agreement", str(cohort), str(cohort)], "`steelyard experiment` makes such a folder"),
+    ):
+        assert main(arguments) == 2
+        assert advice in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_network_runs_on_the_accelerator_that_is_named(cohort, tmp_path, monkeypatch):
+    run = networks_by_hand.write_run(tmp_path / "by_hand")
+    named = []
+
+    def choose(name):
+        named.append(name)
+        return "meta"  # a device of torch that every machine has; it holds no numbers
+
+    for module in ("experiments.run_evaluation", "imaging.predict.trained_network"):
+        monkeypatch.setattr(f"steelyard.{module}.choose_accelerator", choose)
+    judging = Judging(accelerator="cuda")
+    networks = [prepare_evaluation(run, cohort, judging, out=None, model=None).network]
+    networks.append(load_trained_network(run, accelerator="mps").network)
+    assert [next(network.parameters()).device.type for network in networks] == ["meta", "meta"]
+    assert named == ["cuda", "mps"]
+
+
+def test_an_accelerator_that_is_missing_is_named_at_once(cohort, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    run, out = str(networks_by_hand.write_run(tmp_path / "by_hand")), str(tmp_path / "out")
+    for command in (["train", "nowhere", out], ["evaluate", run, str(cohort)], ["predict", run, str(cohort), out]):
+        assert main([*command, "--accelerator", "cuda"]) == 2
+        assert "accelerator cuda: 1 needed, and this machine has 0" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_loss_that_explodes_stops_and_keeps_the_last_good_weights(cohort, tmp_path, capsys):

@@ -47,7 +47,7 @@ def test_a_grid_that_cannot_be_is_refused(changes, message):
 
 
 def test_names_that_are_none_are_refused():
-    with pytest.raises(UserError, match="experiment must be one of paper, desk, glioma, smoke; got thesis"):
+    with pytest.raises(UserError, match="design must be one of paper, desk, glioma, smoke; got 'thesis'"):
         design_named("thesis")
     with pytest.raises(UserError, match="availability must be all, or a number such as 8F; got 'some'"):
         read_availability("some")

@@ -119,5 +119,5 @@ def test_run_folders_become_results(tmp_path):
     assert {(row.run.fold, row.subject) for row in results.rows} == {(0, "a"), (0, "b"), (1, "c"), (1, "d")}
     assert {row.run.repeat for row in results.rows} == {0, 7}
     assert results.metrics == ("dsc",)
-    with pytest.raises(UserError, match="evaluate it first"):
+    with pytest.raises(UserError, match="run `steelyard evaluate` first"):
         results_of_runs([record(tmp_path, "equal", 0, "ab", part="train")])

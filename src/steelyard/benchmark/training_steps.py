@@ -12,6 +12,7 @@ from steelyard.benchmark.peers import arguments_text, joint_losses, make_peer_st
 from steelyard.benchmark.tasks import NETWORKS, Batch, Step, Task, make_task
 from steelyard.benchmark.vote_passes import BARE, bare_methods, make_bare_step
 from steelyard.errors import UserError
+from steelyard.files.checks import did_you_mean
 from steelyard.measurement import Statistic
 from steelyard.probing import FirstOrder, Gramian, InnerLoop, Probe
 from steelyard.training import Balancer, DomainLosses
@@ -128,8 +129,9 @@ def _select_by(attribute: str, chosen: Sequence[object], cases: Sequence[Case]) 
     available = {getattr(case, attribute) for case in cases}
     unknown = set(chosen) - available
     if unknown:
-        names = ", ".join(map(str, sorted(available)))
-        raise UserError(f"{attribute} must be one of {names}; got {unknown.pop()}.")
+        names = list(map(str, sorted(available)))
+        choice = str(unknown.pop())
+        raise UserError(f"{attribute} must be one of {', '.join(names)}; got {choice}.{did_you_mean(choice, names)}")
     return [case for case in cases if getattr(case, attribute) in chosen]
 
 

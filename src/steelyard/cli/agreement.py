@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from steelyard.cli.command import Command, say
+from steelyard.cli.command import Command, default, say
 from steelyard.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ MARK = "agreement"
 
 @dataclass(frozen=True)
 class Agreement(Command):
-    """How far do cheaper votes agree with exact ones on my data, and what do they lose?
+    """Compare cheaper votes with exact ones on your data.
 
     Takes an experiment with a method that votes exactly and cheaper variants of it, such as conservative-25 and
     conservative-25+first-order+every-4. Votes are compared at the same weights: some of the exact runs are trained once
@@ -32,13 +32,13 @@ class Agreement(Command):
     """The experiment folder; agreement.json, .csv and .md go into it, and the votes of retraced runs."""
     data: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
     """The preprocessed dataset of the experiment."""
-    exact: str | None = None
+    exact: Annotated[str | None, default("the only one with cheaper variants")] = None
     """The method with exact votes, if several have cheaper variants."""
     traced: int = 5
     """In how many of its runs, of each model and availability, votes are compared; earlier comparisons are kept."""
-    epochs: int | None = None
-    """Only this many epochs of a run. Default: all."""
-    page: Path | None = None
+    epochs: Annotated[int | None, default("all")] = None
+    """Only this many epochs of a run."""
+    page: Annotated[Path | None, default("none")] = None
     """A Markdown page to write the tables into, between the lines that mark them."""
 
     def run(self) -> int:
@@ -65,9 +65,11 @@ class Agreement(Command):
     def _check(self) -> None:
         from steelyard.files.destinations import check_file, check_folder, refuse_links
         from steelyard.files.marked_page import check_page
-        from steelyard.imaging.runs.experiment_folder import AGREEMENT, AGREEMENT_PAGE, AGREEMENT_TABLE, SLICES
+        from steelyard.imaging.runs.experiment_folder import AGREEMENT, AGREEMENT_PAGE, AGREEMENT_TABLE, RUNS, SLICES
 
         check_folder(self.out)
+        if not (self.out / RUNS).is_dir():
+            raise UserError(f"{self.out}: there is no run folder in it; `steelyard experiment` makes such a folder.")
         # Each file is recognised by a text near its beginning.
         check_file(self.out / AGREEMENT, mark='{\n  "rows": [')
         check_file(self.out / AGREEMENT_TABLE, mark="model,availability,")

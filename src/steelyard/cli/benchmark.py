@@ -9,7 +9,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from steelyard.cli.command import Command
+from steelyard.cli.command import Command, default
 from steelyard.errors import UserError
 from steelyard.files.marked_page import check_page, with_measured
 
@@ -22,23 +22,26 @@ COLUMNS = ("network", "domains", "method", "every", "time", "spread", "memory")
 
 @dataclass(frozen=True)
 class Benchmark(Command):
-    """Measure what one training step costs relative to the plain equal-weights step, on one thread."""
+    """Measure what one training step costs.
+
+    Costs are relative to the plain equal-weights step, on one thread.
+    """
 
     out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT.json")]
     """The JSON file to write; it must not exist yet, unless with `--merge`. Plots of the cost by the number of domains
     and beside others' methods are written next to it."""
     rounds: int = 7
     """How often each method is timed; the medians are reported."""
-    networks: tuple[str, ...] = ()
+    networks: Annotated[tuple[str, ...], default("all")] = ()
     """Only these networks, for example `mlp transformer`."""
-    domains: tuple[int, ...] = ()
+    domains: Annotated[tuple[int, ...], default("all")] = ()
     """Only these numbers of domains, for example `2 16`."""
-    methods: tuple[str, ...] = ()
+    methods: Annotated[tuple[str, ...], default("all")] = ()
     """Only these methods, for example `first-order inner-loop`. The plain step is always measured."""
     merge: bool = False
     """Keep the rows of an existing JSON file, except those that are measured anew. So a long benchmark can be run in
     parts."""
-    page: Path | None = None
+    page: Annotated[Path | None, default("none")] = None
     """A Markdown page to write the tables into, between the lines that mark them."""
 
     def run(self) -> int:

@@ -3,6 +3,7 @@
 import sys
 from abc import ABC, abstractmethod
 
+import tyro
 from rich.text import Text
 
 from steelyard.errors import one_line
@@ -14,6 +15,16 @@ class Command(ABC):
     @abstractmethod
     def run(self) -> int:
         """Do the work and return the exit code."""
+
+
+def default(words: str, *, metavar: str | None = None) -> object:
+    """Annotate an option whose default is computed: its help text says in words what the default is.
+
+    Args:
+        words: What the option is if it is left out.
+        metavar: What stands for the value in the usage.
+    """
+    return tyro.conf.arg(help_behavior_hint=f"(default: {words})", metavar=metavar)
 
 
 def say(line: str) -> None:

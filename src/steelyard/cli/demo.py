@@ -37,8 +37,9 @@ _COMMANDS = (
 
 @dataclass(frozen=True)
 class Demo(Command):
-    """Make heads, prepare them, train fixed and learned weights, judge both, segment a raw scan, show the result.
+    """Show the main job from end to end on synthetic heads.
 
+    Heads are made and prepared, fixed and learned weights are trained and judged, and a raw scan is segmented.
     Takes minutes on two cores. Give the command again to resume a demo that was stopped.
     """
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from steelyard.cli.command import Command, plain, say
+from steelyard.cli.command import Command, default, plain, say
+from steelyard.imaging.networks.accelerator import Accelerator
 
 if TYPE_CHECKING:
     from steelyard.imaging.evaluate.evaluation import Score
@@ -26,13 +27,14 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Evaluate(Command):
-    """Judge a trained network: write every metric per subject and domain as CSV, print the means.
+    """Judge a trained network: every metric per subject and domain.
 
+    The metrics are written as CSV, and the means are printed.
     On the dataset that the run was trained on, its test subjects are judged; on any other, every subject with a
     lesion mask.
     """
 
-    run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(name="run", metavar="RUN")]
     """The run folder of a trained network."""
     data: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
     """The output folder of `steelyard preprocess`."""
@@ -40,26 +42,22 @@ class Evaluate(Command):
     """Which part of the run's own dataset."""
     threshold: float = 0.5
     """A voxel is a lesion if its probability is greater."""
-    out: Path | None = None
-    """The CSV file. Default: RUN/metrics.csv, RUN/metrics-PART.csv for another part than the test subjects, or
-    RUN/metrics-NAME-MARK.csv for another dataset called NAME, with a mark of its path. An existing file is replaced
-    only if it is such a table."""
-    model: str | None = None
+    out: Annotated[Path | None, default("a table in RUN")] = None
+    """The CSV file. In RUN it is called metrics.csv, metrics-PART.csv for another part than the test subjects, or
+    metrics-NAME-MARK.csv for another dataset called NAME, with a mark of its path. An existing file is replaced only if
+    it is such a table."""
+    accelerator: Accelerator = "auto"
+    """What the network runs on. auto: cuda if this machine has it, otherwise cpu. cuda and mps are untested."""
+    model: Annotated[str | None, default("none; steelyard's own networks need no path")] = None
     """The import path of a network that is not steelyard's own: its code runs, so trust it."""
 
     def run(self) -> int:
         """Judge, write, print."""
         from steelyard.cli.progress import track
-        from steelyard.experiments.run_evaluation import prepare_evaluation
+        from steelyard.experiments.run_evaluation import Judging, prepare_evaluation
 
-        evaluation = prepare_evaluation(
-            self.run_folder,
-            self.data,
-            part=self.subjects,
-            threshold=self.threshold,
-            out=self.out,
-            model=self.model,
-        )
+        judging = Judging(part=self.subjects, threshold=self.threshold, accelerator=self.accelerator)
+        evaluation = prepare_evaluation(self.run_folder, self.data, judging, out=self.out, model=self.model)
         scores: list[Score] = []
         track(_collect(evaluation.run(), scores), total=evaluation.scans, title="Evaluating")
         _show(scores)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from steelyard.cli.command import Command, say
+from steelyard.cli.command import Command, default, say
+from steelyard.imaging.networks.accelerator import Accelerator
 
 if TYPE_CHECKING:
     from steelyard.experiments.experiment import Execution
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Experiment(Command):
-    """Train and judge a grid of models × availability × methods × folds × repeats.
+    """Train and judge a grid of runs, such as the paper's.
 
+    The grid is models × availability × methods × folds × repeats.
     Give the command again to resume an experiment that was stopped, with any number of workers: the results are the
     same. OUT/results.csv has every metric of every run, test subject and domain. Runs that are in it count as done,
     even if their folders were removed.
@@ -29,36 +31,35 @@ class Experiment(Command):
     """The output folder of `steelyard preprocess`."""
     out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
     """The experiment folder: new, or of an experiment that was stopped."""
-    models: tuple[str, ...] = ()
+    models: Annotated[tuple[str, ...], default("the design's")] = ()
     """Only these networks."""
-    methods: tuple[str, ...] = ()
+    methods: Annotated[tuple[str, ...], default("the design's")] = ()
     """Only these methods, or others than the design's: equal, greedy-25, conservative-25+first-order, …; the paper's
     names (F50-T50, Ours-G-25) are read, too."""
-    availability: tuple[str, ...] = ()
+    availability: Annotated[tuple[str, ...], default("the design's")] = ()
     """Only these: all, or the number of training subjects whose FLAIR is learned from, such as 8F."""
-    folds: int | None = None
-    """The number of parts that the subjects are divided into; each is the test fold once. Default: the design's."""
-    test_folds: tuple[int, ...] = ()
+    folds: Annotated[int | None, default("the design's number")] = None
+    """The number of parts that the subjects are divided into; each is the test fold once."""
+    test_folds: Annotated[tuple[int, ...], default("all")] = ()
     """Only these test folds, from 0."""
-    repeats: tuple[int, ...] = ()
+    repeats: Annotated[tuple[int, ...], default("the design's")] = ()
     """Only these repeats, from 0; a repeat is a seed."""
-    domains: tuple[str, ...] = ()
+    domains: Annotated[tuple[str, ...], default("the design's, flair t1")] = ()
     """The domains to train on and to test, such as flair@SITE-A flair@SITE-B t1."""
-    validate: int | None = None
-    """How many subjects validate. Default: the design's number."""
+    validate: Annotated[int | None, default("the design's number; else as many as test")] = None
+    """How many subjects validate."""
     split_seed: int = 0
     """Decides who is in which fold."""
-    set: tuple[str, ...] = ()
+    set: Annotated[tuple[str, ...], default("none", metavar="NAME=VALUE…")] = ()
     """Any setting of the training as NAME=VALUE, such as epochs=10."""
-    workers: int | None = None
-    """The number of runs at a time, each in a process of its own. Default: 1, or as many as a Ray cluster has cores
-    and GPUs for."""
+    workers: Annotated[int | None, default("1, or as many as a Ray cluster has cores and GPUs for")] = None
+    """The number of runs at a time, each in a process of its own."""
     threads: int = 1
     """CPU threads of each run; a part of its config, because results depend on it in the last bits."""
-    ray: str | None = None
+    ray: Annotated[str | None, default("processes of this machine")] = None
     """Run on the Ray cluster at this address; `auto` is this machine's, `local` starts one here."""
-    accelerator: str = "cpu"
-    """cpu, cuda, mps or auto."""
+    accelerator: Accelerator = "cpu"
+    """What runs are trained on. auto: cuda if this machine has it, otherwise cpu. cuda and mps are untested."""
     dry_run: bool = False
     """Print what would run and an estimate of the time, from a timing trial of seconds per method; write nothing."""
 

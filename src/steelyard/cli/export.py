@@ -6,18 +6,21 @@ from typing import Annotated
 
 import tyro
 
-from steelyard.cli.command import Command, say
+from steelyard.cli.command import Command, default, say
 
 
 @dataclass(frozen=True)
 class Export(Command):
-    """Write a trained network as ONNX, checked against torch: stripped, normalised slices in, probabilities out."""
+    """Write a trained network as ONNX, checked against torch.
 
-    run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    It takes stripped, normalised slices and gives probabilities.
+    """
+
+    run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(name="run", metavar="RUN")]
     """The run folder of a trained network."""
     out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT.onnx")]
     """The file to write, such as model.onnx; an existing file is not overwritten."""
-    model: str | None = None
+    model: Annotated[str | None, default("none; steelyard's own networks need no path")] = None
     """The import path of a network that is not steelyard's own: its code runs, so trust it."""
 
     def run(self) -> int:

@@ -12,7 +12,10 @@ from steelyard.errors import UserError
 
 @dataclass(frozen=True)
 class Phantom(Command):
-    """Make a BIDS dataset of synthetic T1w and FLAIR heads with exact masks of lesions and brain."""
+    """Make a BIDS dataset of synthetic heads with exact masks.
+
+    Each subject has a T1w and a FLAIR scan, and masks of lesions and brain.
+    """
 
     out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
     """The folder to write; it must be empty, absent, or hold a run of this command that was stopped."""

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from steelyard.cli.command import Command
+from steelyard.cli.command import Command, default
 from steelyard.errors import UserError
+from steelyard.imaging.networks.accelerator import Accelerator
 
 if TYPE_CHECKING:
     from steelyard.processes.workers import JobResult
@@ -15,16 +16,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Predict(Command):
-    """Find the white matter hyperintensities of FLAIR or T1 scans, whole heads or stripped.
+    """Find the white matter hyperintensities of FLAIR or T1 scans.
 
-    OUT gets, for each scan, a mask and a probability map on the scan's own grid and a picture, and for all of them
-    `volumes.csv` and `index.html`; look at the page first. Give the command again to resume; scans that did not change
-    are not done again. Exit code 2 if any scan failed.
+    The scans may be whole heads or stripped. OUT gets, for each scan, a mask and a probability map on the scan's own
+    grid and a picture, and for all of them `volumes.csv` and `index.html`; look at the page first. Give the command
+    again to resume; scans that did not change are not done again. Exit code 2 if any scan failed.
     """
 
-    run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(name="run", metavar="RUN")]
     """The run folder of a trained network."""
-    paths: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SCAN… OUT")]
+    paths: Annotated[
+        tuple[Path, ...],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="SCAN… OUT", help_behavior_hint="(required)"),
+    ]
     """NIfTI files, folders or BIDS datasets, and last the folder for the results: new, empty, or of an earlier run."""
     threshold: float = 0.5
     """A voxel is a lesion if its probability is greater."""
@@ -38,10 +43,12 @@ class Predict(Command):
     """How the bias field is removed."""
     normalise: Literal["whitestripe", "skip"] = "whitestripe"
     """How intensities are normalised."""
-    model: str | None = None
+    model: Annotated[str | None, default("none; steelyard's own networks need no path")] = None
     """The import path of a network that is not steelyard's own: its code runs, so trust it."""
     workers: int = 1
     """The number of scans that are processed at a time."""
+    accelerator: Accelerator = "auto"
+    """What the network runs on. auto: cuda if this machine has it, otherwise cpu. cuda and mps are untested."""
     largest_scan: float = 150.0
     """Scans with more million voxels than this are refused; 512×512×400 are 105 million. Memory grows with it."""
 
@@ -61,6 +68,7 @@ class Predict(Command):
             bias=self.bias,
             normalise=self.normalise,
             most_voxels=million_voxels(self.largest_scan),
+            accelerator=self.accelerator,
         )
         scans = find_scans(sources, contrast=self.contrast)
         seen: list[JobResult] = []

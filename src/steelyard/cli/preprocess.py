@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from steelyard.cli.command import Command, say
+from steelyard.cli.command import Command, default, say
 from steelyard.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Preprocess(Command):
-    """Align T1 to FLAIR, remove the bias field, strip the skull, normalise: BIDS in, BIDS derivatives out.
+    """Turn raw scans into training data: BIDS in, derivatives out.
 
+    T1 is aligned to FLAIR, the bias field is removed, the skull stripped, and intensities are normalised.
     Give the command again to resume a run that was stopped; subjects that did not change are not done again. The
     folder's `index.html` shows every subject, outliers first. Exit code 2 if any subject failed.
     """
@@ -39,15 +40,15 @@ class Preprocess(Command):
     """How intensities are normalised."""
     empty_wmh: bool = False
     """Accept empty lesion masks: subjects without lesions."""
-    choose: tuple[str, ...] = ()
+    choose: Annotated[tuple[str, ...], default("none")] = ()
     """BIDS entities that choose among several scans, such as run-1 or acq-3D."""
-    flair: str | None = None
+    flair: Annotated[str | None, default("none, BIDS is a dataset")] = None
     """Plain folder: the FLAIR scans' names, such as '{subject}_FLAIR.nii.gz'."""
-    t1: str | None = None
+    t1: Annotated[str | None, default("none, BIDS is a dataset")] = None
     """Plain folder: the T1w scans' names."""
-    wmh: str | None = None
+    wmh: Annotated[str | None, default("none")] = None
     """Plain folder: the lesion masks' names."""
-    brain_mask: str | None = None
+    brain_mask: Annotated[str | None, default("none")] = None
     """Plain folder: the brain masks' names."""
     largest_scan: float = 150.0
     """Scans with more million voxels than this are refused; 512×512×400 are 105 million. Memory grows with it."""

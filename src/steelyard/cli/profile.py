@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from steelyard.cli.command import Command, plain, say
+from steelyard.cli.command import Command, default, plain, say
 
 if TYPE_CHECKING:
     from steelyard.benchmark.epoch_profile import EpochProfile
@@ -16,28 +16,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Profile(Command):
-    """Train one epoch on the CPU, and show where its time goes: data, augmentation, vote, forward, backward, ….
+    """Show where the time of a training epoch goes.
 
-    It is the first epoch of `steelyard train` with the same options; nothing of it is kept.
+    The parts are data, augmentation, vote, forward, backward and more, on the CPU. It is the first epoch of
+    `steelyard train` with the same options; nothing of it is kept.
     """
 
     data: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
     """The output folder of `steelyard preprocess`."""
     experiment: str = "standard"
     """The config to start from: paper, standard, desk, glioma, demo or smoke."""
-    method: str | None = None
+    method: Annotated[str | None, default("the config's; equal in all")] = None
     """The method, as in `steelyard train`."""
-    model: str | None = None
+    model: Annotated[str | None, default("the config's; unet in all")] = None
     """unet, lightweight, monai:BasicUNet or package.module:callable."""
-    width: int | None = None
+    width: Annotated[int | None, default("the config's; 16 in standard")] = None
     """Features at the network's first level."""
     threads: int = 1
     """CPU threads."""
     folds: int = 5
     """The number of parts that the subjects are divided into."""
-    set: tuple[str, ...] = ()
+    set: Annotated[tuple[str, ...], default("none", metavar="NAME=VALUE…")] = ()
     """Any other setting as NAME=VALUE."""
-    json: Path | None = None
+    json: Annotated[Path | None, default("none")] = None
     """A file for the numbers; it must not exist yet."""
 
     def run(self) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from steelyard.cli.command import Command, say
+from steelyard.cli.command import Command, default, say
 from steelyard.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,8 +22,9 @@ _CACHE = "cache"  # the folder in OUT for what is simulated once
 
 @dataclass(frozen=True)
 class Regret(Command):
-    """When do learned weights pay? Train small networks on problems with several domains, and compare methods.
+    """Compare methods on small problems: when do learned weights pay?
 
+    Small networks are trained on problems with several domains.
     Give the command again to resume: trials that have a row in OUT/results.csv are not done again. OUT/summary.md and
     OUT/report.html have gains over equal weights, the regret to the best of a sweep, costs, and what the audit said.
     """
@@ -33,23 +34,23 @@ class Regret(Command):
     problems: tuple[str, ...] = ("digits", "wine")
     """Which problems: digits, digits-norm, wine, phantoms; with --data also reviews-4, reviews-12, reviews-16, heart;
     or `package.module:Class` for one of your own: its code runs, so trust it."""
-    methods: tuple[str, ...] = ()
-    """Which methods, such as equal evidence sweep; `equal@3` has three times the learning rate. Default: all that the
-    documentation compares. The others are compared with `equal`, so do not leave it out."""
-    variants: tuple[str, ...] = ()
-    """Which variants, such as plain noisy. Default: all that a problem has."""
+    methods: Annotated[tuple[str, ...], default("all that docs/regret.md compares")] = ()
+    """Which methods, such as equal evidence sweep; `equal@3` has three times the learning rate. The others are compared
+    with `equal`, so do not leave it out."""
+    variants: Annotated[tuple[str, ...], default("all that a problem has")] = ()
+    """Which variants, such as plain noisy."""
     optimizers: tuple[str, ...] = ("sgd", "adamw")
     """Which optimizers: sgd, adamw."""
     seeds: tuple[int, int] = (1000, 1005)
     """The first seed, and the first that is left out."""
-    steps: int | None = None
-    """How long each network is trained. Default: the problem's own number."""
-    group: str = ""
+    steps: Annotated[int | None, default("the problem's own number")] = None
+    """How long each network is trained."""
+    group: Annotated[str, default("none")] = ""
     """All trials of a group, choosing, confirming or drift. It takes the place of --problems, --variants, --optimizers,
     --seeds and --steps."""
     smallest: bool = False
     """The smallest form of the suite, about a minute: digits, plain and noisy, few seeds and steps."""
-    data: Path | None = None
+    data: Annotated[Path | None, default("none")] = None
     """The folder of data for reviews and heart disease."""
     workers: int = 1
     """How many processes share the work, each with one thread."""

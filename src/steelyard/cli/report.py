@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from steelyard.cli.command import Command, say
+from steelyard.cli.command import Command, default, say
 from steelyard.errors import UserError
 
 if TYPE_CHECKING:
@@ -15,24 +15,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Report(Command):
-    """Put the results of runs on one self-contained HTML page: answer, tables, figures, subjects, settings.
+    """Put the results of runs on one self-contained HTML page.
 
+    It shows the answer, tables, figures, subjects and settings.
     With --data the page shows scans of the test subjects: keep it where the scans may be.
     """
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN…")]
+    runs: Annotated[
+        tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN…", help_behavior_hint="(required)")
+    ]
     """Run folders, or folders that hold some; the folder of an experiment gives its tables and statistics, too."""
-    data: Path | None = None
-    """The output folder of `steelyard preprocess`; without it there are no scans on the page."""
+    data: Annotated[Path | None, default("none, so no scans are shown")] = None
+    """The output folder of `steelyard preprocess`."""
     out: Path = Path("report.html")
     """The page; an existing file is replaced only if steelyard wrote it."""
-    figures: Path | None = None
+    figures: Annotated[Path | None, default("none")] = None
     """A folder for the figures as files, SVG and PNG; existing files are replaced only if steelyard wrote them."""
     subjects: int = 6
     """The maximum number of test subjects in the viewer; each takes about half a megabyte of the page."""
-    methods: tuple[str, ...] = ()
-    """Whose predictions the viewer shows. Default: those of equal weights and of the best other method."""
-    model: str | None = None
+    methods: Annotated[tuple[str, ...], default("equal weights and the best other method")] = ()
+    """Whose predictions the viewer shows."""
+    model: Annotated[str | None, default("none; steelyard's own networks need no path")] = None
     """The import path of a network that is not steelyard's own: its code runs, so trust it."""
 
     def run(self) -> int:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from steelyard.cli.command import Command, say
+from steelyard.cli.command import Command, default, say
+from steelyard.imaging.networks.accelerator import Accelerator
 
 if TYPE_CHECKING:
     from steelyard.imaging.train.launch import TrainingJob
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Train(Command):
-    """Train one network on a preprocessed dataset: a model, a method, a split.
+    """Train one network for several domains on a preprocessed dataset.
 
     Give the command again to resume a run that was stopped. The run folder holds everything: config.json,
     split.json, environment.json, epochs.csv, steps.csv with λ, hypothetical losses and vote of every step, audit.json
@@ -25,19 +26,19 @@ class Train(Command):
 
     data: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
     """The output folder of `steelyard preprocess`."""
-    run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(name="run", metavar="RUN")]
     """The folder for the run: new, or of a run that was stopped."""
     experiment: str = "standard"
     """The config to start from: paper (for a GPU), standard (two cores), desk, glioma or demo (minutes), smoke
     (seconds)."""
-    method: str | None = None
+    method: Annotated[str | None, default("the config's; equal in all")] = None
     """How the domains are weighed: equal, fixed-10-90, greedy-25, conservative-25 (any window), shift-greedy, dwa,
     flair-only, …; the paper's names (F50-T50, Ours-C-25) are read, too."""
-    model: str | None = None
+    model: Annotated[str | None, default("the config's; unet in all")] = None
     """unet, lightweight, monai:BasicUNet or package.module:callable."""
-    width: int | None = None
+    width: Annotated[int | None, default("the config's; 16 in standard")] = None
     """Features at the network's first level."""
-    epochs: int | None = None
+    epochs: Annotated[int | None, default("the config's; 60 in standard")] = None
     """The maximum number of epochs; with a one-cycle schedule, the exact number."""
     seed: int = 0
     """Decides initial weights, the order of the data and its augmentation."""
@@ -45,27 +46,30 @@ class Train(Command):
     """The number of parts that the subjects are divided into; one of them is the test fold."""
     fold: int = 0
     """The test fold, from 0."""
-    validate: int | None = None
-    """How many of the other subjects validate; by default as many as test."""
+    validate: Annotated[int | None, default("as many as test")] = None
+    """How many of the other subjects validate."""
     split_seed: int = 0
     """Decides who is in which fold."""
     threads: int = 1
     """CPU threads; a part of the config, because results depend on it in the last bits."""
-    set: tuple[str, ...] = ()
+    set: Annotated[tuple[str, ...], default("none", metavar="NAME=VALUE…")] = ()
     """Any other setting as NAME=VALUE, such as learning_rate=0.001 slices.frame.pixel_mm=1.2 options.dropout=0.1."""
-    accelerator: str = "cpu"
-    """cpu, cuda, mps or auto."""
+    accelerator: Accelerator = "auto"
+    """What the network is trained on. auto: cuda if this machine has it, otherwise cpu; a run that is resumed stays on
+    what it was trained on. cuda is untested. mps cannot take the votes of learned weights."""
     devices: int = 1
     """The number of processes that share every batch."""
     tensorboard: bool = False
     """Write TensorBoard logs into the run folder as well."""
-    cache: Path | None = None
+    cache: Annotated[Path | None, default("none")] = None
     """A folder that keeps the slices between runs."""
 
     def run(self) -> int:
         """Read, split, train, say where the result is."""
         from steelyard.experiments.single_run import train_run
+        from steelyard.imaging.networks.accelerator import choose_accelerator
 
+        choose_accelerator(self.accelerator)  # before data are read, which may take long
         job = self.job()
         say(_announce(job))
         logs = self.run_folder / "tensorboard" if self.tensorboard else None

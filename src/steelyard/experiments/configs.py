@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from steelyard.errors import UserError
+from steelyard.files.checks import check_choice
 from steelyard.imaging.runs.config import TrainingConfig
 from steelyard.imaging.runs.slice_settings import Augmentation, SliceChoice
 from steelyard.imaging.scans.frame import Frame
@@ -80,6 +80,5 @@ def config_named(name: str) -> TrainingConfig:
     Raises:
         UserError: There is none.
     """
-    if name not in CONFIGS:
-        raise UserError(f"experiment must be one of {', '.join(CONFIGS)}; got {name}.")
+    check_choice("experiment", name, tuple(CONFIGS))
     return CONFIGS[name]()

@@ -7,6 +7,7 @@ from typing import Any
 
 from steelyard.errors import UserError
 from steelyard.experiments import configs
+from steelyard.files.checks import check_choice
 from steelyard.imaging.runs.config import TrainingConfig, with_settings
 from steelyard.imaging.runs.method import PAPER, Method
 
@@ -188,8 +189,7 @@ def design_named(name: str) -> GridConfig:
     Raises:
         UserError: There is none.
     """
-    if name not in DESIGNS:
-        raise UserError(f"experiment must be one of {', '.join(DESIGNS)}; got {name}.")
+    check_choice("design", name, tuple(DESIGNS))
     return DESIGNS[name]()
 
 

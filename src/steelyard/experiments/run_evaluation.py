@@ -19,6 +19,7 @@ from steelyard.imaging.evaluate.evaluation import (
     select_subjects,
     write_scores,
 )
+from steelyard.imaging.networks.accelerator import Accelerator, choose_accelerator
 from steelyard.imaging.runs.config import TrainingConfig
 from steelyard.imaging.runs.run_folder import RunFolder
 from steelyard.imaging.train.data import digest_subjects
@@ -66,36 +67,51 @@ class RunEvaluation:
         write_scores(self.out, scores)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Judging:
+    """How a network is judged.
+
+    Args:
+        part: `train`, `validate`, `test` or `all`; of a dataset that is not the run's own, everyone is judged.
+        threshold: A voxel is a lesion if its probability is greater.
+        accelerator: What the network runs on.
+    """
+
+    part: str = "test"
+    threshold: float = 0.5
+    accelerator: Accelerator = "auto"
+
+
 def prepare_evaluation(
-    run_folder: Path, data: Path, *, part: str, threshold: float, out: Path | None, model: str | None
+    run_folder: Path, data: Path, judging: Judging, *, out: Path | None, model: str | None
 ) -> RunEvaluation:
     """Check everything that can fail before a scan is judged; write nothing.
 
     Args:
         run_folder: The run folder of a trained network.
         data: The preprocessed dataset.
-        part: `train`, `validate`, `test` or `all`; of a dataset that is not the run's own, everyone is judged.
-        threshold: A voxel is a lesion if its probability is greater.
+        judging: Whose scans are judged, and how.
         out: The table to write; by default one in the run folder, named after the part or the dataset.
         model: The import path of the network's code, from the user, if it is not one of steelyard's networks.
 
     Raises:
         UserError: The run, the dataset or the table cannot be used.
     """
-    if not 0 <= threshold < 1:
-        raise UserError(f"threshold must be at least 0 and below 1; got {threshold}.")
+    if not 0 <= judging.threshold < 1:
+        raise UserError(f"threshold must be at least 0 and below 1; got {judging.threshold}.")
+    device = choose_accelerator(judging.accelerator)
     if out is not None:
         check_file(out, mark=SCORES_START)
     run = RunFolder(run_folder)
     config = run.config
-    network = run.network(model=model)
+    network = run.network(model=model).to(device)
     dataset = read_prepared(data)
     digests = digest_subjects(dataset, config.slices, domains=config.domains)
-    selection = select_subjects(run, dataset, digests, part=part)
+    selection = select_subjects(run, dataset, digests, part=judging.part)
     if out is None:
-        own_part = part if selection.is_own else None
+        own_part = judging.part if selection.is_own else None
         out = run_folder / metrics_name(data, part=own_part)
         check_file(out, mark=SCORES_START)
     return RunEvaluation(
-        network=network, config=config, dataset=dataset, parts=selection.parts, threshold=threshold, out=out
+        network=network, config=config, dataset=dataset, parts=selection.parts, threshold=judging.threshold, out=out
     )

@@ -17,8 +17,9 @@ from steelyard.experiments.configs import config_named
 from steelyard.files.atomic import remove
 from steelyard.files.destinations import check_folder, refuse_links
 from steelyard.imaging.datasets.prepared import read_prepared
+from steelyard.imaging.networks.accelerator import choose_accelerator
 from steelyard.imaging.runs.config import TrainingConfig, with_settings
-from steelyard.imaging.runs.run_folder import EPOCHS
+from steelyard.imaging.runs.run_folder import EPOCHS, RunFolder
 from steelyard.imaging.runs.split import split_subjects
 from steelyard.imaging.train.data import load_labelled
 from steelyard.imaging.train.launch import TrainingJob, Watch, train, train_in_processes
@@ -91,14 +92,15 @@ def train_run(job: TrainingJob, watch: Watch, *, accelerator: str, logs: Path | 
     Args:
         job: The run.
         watch: Consumes the epochs.
-        accelerator: What it is trained on.
+        accelerator: What it is trained on. With `auto` a run that is resumed stays on its kind of device, because
+            another one would compute other last bits.
         logs: The folder of TensorBoard logs within the run folder, if `watch` writes any.
 
     Raises:
         UserError: The machine has no such device, or the run cannot be trained.
     """
     devices = job.config.devices
-    fabric = open_fabric(accelerator, devices)
+    fabric = open_fabric(_accelerator_for(job, accelerator), devices)
     if logs is not None:
         refuse_links(logs, within=job.out)
     if devices > 1:
@@ -108,17 +110,34 @@ def train_run(job: TrainingJob, watch: Watch, *, accelerator: str, logs: Path | 
         watch(train(job, fabric))
 
 
+def _accelerator_for(job: TrainingJob, accelerator: str) -> str:
+    """Return what a run is trained on: a run that is resumed stays where it was unless the user says otherwise."""
+    run = RunFolder(job.out)
+    recorded = run.accelerator
+    if accelerator != "auto" or recorded is None or not run.has_epochs or run.finished:
+        return accelerator
+    try:
+        return choose_accelerator(recorded, devices=job.config.devices)
+    except UserError as error:
+        raise UserError(f"{job.out}: was trained on {recorded} so far; {error}") from error
+
+
 def open_fabric(accelerator: str, devices: int) -> Fabric:
     """Return what training runs on.
+
+    Args:
+        accelerator: One of `Accelerator`; `auto` is a GPU if there is one.
+        devices: How many processes share every batch, each on a device of its own.
 
     Raises:
         UserError: This machine has no such device, or too few.
     """
+    kind = choose_accelerator(accelerator, devices=devices)
     strategy = "ddp_spawn" if devices > 1 else "auto"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return Fabric(accelerator=accelerator, devices=devices, strategy=strategy)
+            return Fabric(accelerator=kind, devices=devices, strategy=strategy)
     except (ValueError, RuntimeError, ImportError) as error:
         raise UserError(f"accelerator {accelerator}: {error}") from error
 

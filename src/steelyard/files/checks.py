@@ -1,7 +1,8 @@
 """Checks of settings and of the cells of a table; a message about a wrong value is short."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 
 from steelyard.errors import UserError
 
@@ -21,14 +22,33 @@ def brief(value: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
+def did_you_mean(text: str, choices: Iterable[str]) -> str:
+    """Return a sentence that names the choice nearest to a text, or nothing if none is near.
+
+    The sentence follows a message that ends with a full stop. The text itself is no advice.
+
+    >>> did_you_mean("STANDARD", ("paper", "standard")), did_you_mean("x", ("paper", "standard"))
+    (' Did you mean standard?', '')
+    """
+    if len(text) > _LONGEST:  # comparing takes time, and a file may hold a text of any length
+        return ""
+    others = [choice for choice in choices if choice != text]
+    nearest = get_close_matches(text, others, n=1)
+    if not nearest:
+        others_by_folded = {choice.casefold(): choice for choice in others}
+        nearest = [others_by_folded[name] for name in get_close_matches(text.casefold(), others_by_folded, n=1)]
+    return f" Did you mean {nearest[0]}?" if nearest else ""
+
+
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
     """Refuse a value that is not one of some words.
 
     Raises:
-        UserError: It is not.
+        UserError: It is not; the message names the nearest of them.
     """
     if not isinstance(value, str) or value not in choices:
-        raise UserError(f"{name} must be one of {', '.join(choices)}; got {brief(value)}.")
+        advice = did_you_mean(value, choices) if isinstance(value, str) else ""
+        raise UserError(f"{name} must be one of {', '.join(choices)}; got {brief(value)}.{advice}")
 
 
 def check_kind(name: str, value: object, kind: type) -> None:

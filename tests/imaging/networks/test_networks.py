@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import onnx
 import pytest
@@ -165,3 +167,19 @@ def test_what_cannot_be_exported_is_said(tmp_path):
 
     with pytest.raises(UserError, match="cannot be exported"):
         export_onnx(Stubborn(1, 1, 1), tmp_path / "model.onnx", frame=FRAME)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        ("monai:UNet", {}, "needs channels and strides; add --set options.channels=VALUE options.strides=VALUE."),
+        ("monai:UNet", {"channels": [4, 8]}, "needs strides; add --set options.strides=VALUE."),
+        ("monai:UNet", {"channel": 4}, "has no option channel. Did you mean channels?"),
+        ("monai:Unett", {}, "monai.networks.nets has no Unett. Did you mean Unet?"),
+        ("Unet", {}, "or package.module:callable; got 'Unet'. Did you mean unet?"),
+        ("lightweight", {"chanels": 4}, "has no option chanels. Did you mean channels?"),
+    ],
+)
+def test_what_a_network_needs_is_named(model, options, message):
+    with pytest.raises(UserError, match=f"{re.escape(message)}$"):
+        build_network(model, options=options)

@@ -98,7 +98,7 @@ def test_a_header_that_declares_terabytes_is_refused(run):
         ({"channels": True}, "channels must be a whole number"),
         ({"channels": 0}, "channels must be a whole number"),
         ({"width": 3}, "width is a setting of its own"),
-        ({"depth": 3}, "unexpected keyword argument"),
+        ({"depth": 3}, "has no option depth"),
     ],
 )
 def test_options_that_no_network_takes_are_refused(options, fault):

@@ -112,7 +112,7 @@ def test_fat_suppression_darkens_fat_in_flair_alone():
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(UserError, match=r"scanner must be one of standard-3t, .*; got 9t\."):
+    with pytest.raises(UserError, match=r"scanner must be one of standard-3t, .*; got '9t'\."):
         scanner_named("9t")
 
 

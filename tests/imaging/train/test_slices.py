@@ -201,7 +201,7 @@ def test_slices_of_different_sizes_need_a_shape(dataset, tmp_path):
 
 def test_raw_scans_on_two_grids_are_refused(dataset):
     heads.save(dataset.subjects[0].t1, heads.scan("t1", heads.tissue((50, 72, 44))))
-    with pytest.raises(UserError, match="not on one grid; preprocess"):
+    with pytest.raises(UserError, match=r"not on one grid\. Run `steelyard preprocess"):
         load_slices(dataset)
 
 
@@ -214,7 +214,7 @@ def test_impossible_choices_are_refused(wrong):
 def test_a_raw_scan_without_a_brain_mask_is_not_taken_for_a_stripped_one(dataset):
     for mask in dataset.root.rglob("*brain_mask.nii.gz"):
         mask.unlink()
-    with pytest.raises(UserError, match="no brain mask, and the scan is not stripped; preprocess the dataset"):
+    with pytest.raises(UserError, match=r"no brain mask, and the scan is not stripped\. Run `steelyard preprocess"):
         load_slices(read_bids(dataset.root))
 
 

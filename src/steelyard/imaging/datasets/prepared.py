@@ -10,6 +10,8 @@ from steelyard.imaging.datasets.subjects import Dataset, Subject
 from steelyard.imaging.scans.background import has_zero_background
 from steelyard.imaging.scans.volumes import Volume, read_mask, read_scan
 
+_FIRST = "Run `steelyard preprocess BIDS OUT` first, and name OUT here."  # the advice for raw scans
+
 
 @dataclass(frozen=True)
 class SubjectVolumes:
@@ -34,7 +36,10 @@ def read_prepared(root: Path) -> Dataset:
     Raises:
         UserError: A subject is in doubt, or no subject has a lesion mask.
     """
-    dataset = read_bids(root)
+    try:
+        dataset = read_bids(root)
+    except UserError as error:
+        raise UserError(f"{error} {_FIRST}") from error
     for fault in dataset.faults:
         if not fault.bad_name:
             raise UserError(f"{root}: {fault}.")
@@ -62,15 +67,11 @@ def read_volumes(subject: Subject) -> SubjectVolumes:
     elif has_zero_background(main):
         brain = main.with_voxels(main.voxels != 0)
     else:
-        raise UserError(
-            f"{subject.files[0]}: there is no brain mask, and the scan is not stripped; preprocess the dataset."
-        )
+        raise UserError(f"{subject.files[0]}: there is no brain mask, and the scan is not stripped. {_FIRST}")
     volumes = [*scans.values(), brain]
     if wmh is not None:
         volumes.append(wmh)
     for volume in volumes:
         if not volume.same_grid(main):
-            raise UserError(
-                f"{subject.files[0]}: scans and masks of {subject.key} are not on one grid; preprocess them."
-            )
+            raise UserError(f"{subject.files[0]}: scans and masks of {subject.key} are not on one grid. {_FIRST}")
     return SubjectVolumes(scans, wmh, brain)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from steelyard.errors import UserError
+from steelyard.files.checks import did_you_mean
 from steelyard.imaging.networks.paper import Lightweight, UNet
 
 NAMES: dict[str, Callable[..., nn.Module]] = {"unet": UNet, "lightweight": Lightweight}
@@ -85,6 +86,7 @@ def _own_arguments(model: str, width: int, options: Mapping[str, Any] | None) ->
 
 def _call(model: str, make: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     """Call a constructor; whatever it raises is about its arguments, and becomes one line."""
+    _check_options(model, make, arguments)
     try:
         return make(**arguments)
     except Exception as error:
@@ -92,17 +94,51 @@ def _call(model: str, make: Callable[..., Any], arguments: Mapping[str, Any]) ->
         raise UserError(f"model {model}: {lines[0]}") from error
 
 
+def _check_options(model: str, make: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+    """Refuse options that a constructor does not take, and name those that it needs."""
+    try:
+        parameters = inspect.signature(make).parameters
+    except ValueError:  # written in C: the call itself will tell
+        return
+    _refuse_unknown(model, arguments, parameters)
+    free = [parameter for name, parameter in parameters.items() if name not in arguments]
+    needed = [parameter.name for parameter in free if _is_needed(parameter)]
+    if needed:
+        settings = " ".join(f"options.{name}=VALUE" for name in needed)
+        raise UserError(f"model {model}: needs {' and '.join(needed)}; add --set {settings}.")
+
+
+def _refuse_unknown(model: str, arguments: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]) -> None:
+    """Refuse options that are no parameters, unless any are taken."""
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    free = [name for name in parameters if name not in arguments]
+    for name in arguments:
+        if name not in parameters:
+            raise UserError(f"model {model}: has no option {name}.{did_you_mean(name, free)}")
+
+
+def _is_needed(parameter: inspect.Parameter) -> bool:
+    """Whether a call must name a parameter."""
+    has_name = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    return has_name and parameter.default is parameter.empty
+
+
 def _import(model: str) -> Callable[..., Any]:
     """Return the callable that `package.module:callable` or `monai:CLASS` names."""
     module, colon, name = model.partition(":")
     if not colon or not module or not name:
-        raise UserError(f"model must be {', '.join(NAMES)}, monai:CLASS or package.module:callable; got {model!r}.")
+        raise UserError(
+            f"model must be {', '.join(NAMES)}, monai:CLASS or package.module:callable; got {model!r}."
+            f"{did_you_mean(model, NAMES)}"
+        )
     if module == "monai":
         module = "monai.networks.nets"
     try:
-        make: Callable[..., Any] = getattr(import_module(module), name)
+        imported = import_module(module)
     except ImportError as error:
         raise UserError(f"model {model}: {module} cannot be imported, {error}; is its folder in PYTHONPATH?") from error
-    except AttributeError:
-        raise UserError(f"model {model}: {module} has no {name}.") from None
+    if not hasattr(imported, name):
+        raise UserError(f"model {model}: {module} has no {name}.{did_you_mean(name, dir(imported))}")
+    make: Callable[..., Any] = getattr(imported, name)
     return make

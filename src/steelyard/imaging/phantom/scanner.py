@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from steelyard.errors import UserError
+from steelyard.files.checks import check_choice
 from steelyard.imaging.phantom.signal import (
     RELAXATION,
     TISSUES,
@@ -94,6 +94,5 @@ def scanner_named(name: str) -> Scanner:
     Raises:
         UserError: There is none of this name.
     """
-    if name not in SCANNERS:
-        raise UserError(f"scanner must be one of {', '.join(SCANNERS)}; got {name}.")
+    check_choice("scanner", name, tuple(SCANNERS))
     return SCANNERS[name]

@@ -11,6 +11,7 @@ from steelyard.files.ownership import moved_message
 from steelyard.files.regular_files import digest
 from steelyard.imaging.datasets.derivative_records import is_up_to_date, rounded_seconds
 from steelyard.imaging.datasets.derivatives import lock_derivatives, page_failed, versions, withdraw_outputs, write_top
+from steelyard.imaging.networks.accelerator import Accelerator
 from steelyard.imaging.predict import outputs
 from steelyard.imaging.predict.mosaic import draw_mosaic
 from steelyard.imaging.predict.options import Options
@@ -58,7 +59,7 @@ def predict(
     """
     check_workers(workers)
     _cached_network.cache_clear()  # the run may have been trained further since the last call
-    _cached_network(run, model)  # a run that cannot be used fails here, before anything is written
+    _cached_network(run, model, options.accelerator)  # a run that cannot be used fails here, before anything is written
     jobs = [_Job(scan=scan, out=out, run=run, model=model, options=options) for scan in scans]
     with lock_derivatives(out, outputs.KIND, sources=[run, *(scan.path for scan in scans)]):
         yield from _predict(jobs, out, workers)
@@ -80,16 +81,16 @@ def _predict(jobs: Sequence[_Job], out: Path, workers: int) -> Iterator[JobResul
 
 
 @lru_cache(maxsize=1)
-def _cached_network(run: Path, model: str | None) -> TrainedNetwork:
+def _cached_network(run: Path, model: str | None, accelerator: Accelerator) -> TrainedNetwork:
     """Load a network once per process: each job of a worker uses the same."""
-    return load_trained_network(run, model=model)
+    return load_trained_network(run, model=model, accelerator=accelerator)
 
 
 def _predict_and_write(job: _Job) -> JobResult:
     start = perf_counter()
     if job.scan.fault is not None:
         raise UserError(job.scan.fault)
-    trained = _cached_network(job.run, job.model)
+    trained = _cached_network(job.run, job.model, job.options.accelerator)
     scan_digest = _digest_of(job.scan)
     fingerprint = outputs.fingerprint(scan_digest, trained.description, job.options)
     record = outputs.record_path(job.out, job.scan)

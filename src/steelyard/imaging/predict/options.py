@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 
 from steelyard.errors import UserError
 from steelyard.files.checks import check_choice
+from steelyard.imaging.networks.accelerator import Accelerator
 from steelyard.imaging.preprocess.settings import Bias, Normalise
 from steelyard.imaging.scans.nifti import MOST_VOXELS
 
@@ -14,7 +15,7 @@ FindBrain = Literal["auto", "deepbet", "skip"]
 REVISION = 1
 """Part of every fingerprint. Raise it when the same scan, network and options give another result."""
 
-_CHOICES = {"brain": FindBrain, "bias": Bias, "normalise": Normalise}
+_CHOICES = {"brain": FindBrain, "bias": Bias, "normalise": Normalise, "accelerator": Accelerator}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,8 @@ class Options:
         bias: `n4`, or `skip` to leave the intensities unchanged.
         normalise: `whitestripe`, or `skip`.
         most_voxels: Larger scans are refused. It changes no result, so it is not part of `as_dict`.
+        accelerator: What the network runs on. It changes the last bits of probabilities at most, so it is not part of
+            `as_dict` either.
     """
 
     threshold: float = 0.5
@@ -37,6 +40,7 @@ class Options:
     bias: Bias = "n4"
     normalise: Normalise = "whitestripe"
     most_voxels: int = MOST_VOXELS
+    accelerator: Accelerator = "auto"
 
     def __post_init__(self) -> None:
         for name, literal in _CHOICES.items():
@@ -49,5 +53,5 @@ class Options:
     def as_dict(self) -> dict[str, Any]:
         """Return every option that changes the result, by name, for sidecars and fingerprints."""
         options = asdict(self)
-        del options["most_voxels"]
+        del options["most_voxels"], options["accelerator"]
         return options

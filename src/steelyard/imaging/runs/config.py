@@ -1,11 +1,11 @@
 """The settings of a run: one typed config."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeVar, get_args
 
 from steelyard.errors import UserError
-from steelyard.files.checks import brief, check_choice, check_kind, check_number, check_whole, is_name
+from steelyard.files.checks import brief, check_choice, check_kind, check_number, check_whole, did_you_mean, is_name
 from steelyard.files.records import parse_json
 from steelyard.imaging.runs.mask_shift import MaskShift
 from steelyard.imaging.runs.method import EQUAL, Method
@@ -175,18 +175,42 @@ def with_settings(config: TrainingConfig, settings: Sequence[str]) -> TrainingCo
 def _change(content: dict[str, Any], setting: str) -> None:
     """Change one setting in a config's dict; the value is JSON, or text."""
     name, equals, text = setting.partition("=")
+    if not equals:
+        raise UserError(f"--set takes NAME=VALUE, without blanks around the =; got {brief(setting)}.")
     *groups, last = name.split(".")
     settings: Any = content
     for group in groups:
         settings = settings.get(group) if isinstance(settings, dict) else None
     # Options are the arguments of somebody's network, so any name may be new among them.
     is_known = isinstance(settings, dict) and (last in settings or groups == ["options"])
-    if not equals or not is_known:
-        raise UserError(f"--set takes NAME=VALUE with the name of a setting; got {brief(setting)}.")
+    if not is_known:
+        advice = _nearest_setting(name, content)
+        raise UserError(f"--set takes NAME=VALUE with the name of a setting; got {brief(setting)}.{advice}")
     try:
         settings[last] = parse_json(text)
     except ValueError:
         settings[last] = text
+
+
+def _nearest_setting(name: str, content: Mapping[str, Any]) -> str:
+    """Return advice for a name that no setting has: the full name of the nearest one.
+
+    >>> _nearest_setting("pixel_mm", TrainingConfig().as_dict())
+    ' Did you mean slices.frame.pixel_mm?'
+    """
+    names = list(_names(content))
+    ends = [full_name for full_name in names if full_name.endswith(f".{name}")]
+    return f" Did you mean {ends[0]}?" if ends else did_you_mean(name, names)
+
+
+def _names(content: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the full name of every setting, such as `slices.frame.pixel_mm`."""
+    for name, value in content.items():
+        if isinstance(value, Mapping):
+            for inner_name in _names(value):
+                yield f"{name}.{inner_name}"
+        else:
+            yield name
 
 
 def _build(kind: type[T], content: object) -> T:
@@ -197,6 +221,7 @@ def _build(kind: type[T], content: object) -> T:
     settings = {}
     for name, value in content.items():
         if name not in names:
-            raise UserError(f"{kind.__name__} has no setting {brief(name)}.")
+            advice = did_you_mean(name, names) if isinstance(name, str) else ""
+            raise UserError(f"{kind.__name__} has no setting {brief(name)}.{advice}")
         settings[name] = tuple(value) if isinstance(value, list) else value
     return kind(**settings)

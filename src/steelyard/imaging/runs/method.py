@@ -10,9 +10,12 @@ from dataclasses import dataclass, replace
 from typing import cast, get_args
 
 from steelyard.errors import UserError
+from steelyard.files.checks import brief, did_you_mean
 from steelyard.imaging.runs.method_kinds import (
     DESCRIPTIONS,
+    EXAMPLES,
     FORMS,
+    MODIFIERS,
     STATISTICS,
     Kind,
     MetaTest,
@@ -213,7 +216,7 @@ def _parse_base(base: str, text: str) -> Method:
         return Method(kind=cast("VoteKind", match[1]), window=window)
     if match := re.fullmatch(r"(.+)-only", name):
         return Method(kind="only", domain=match[1])
-    raise _unknown_form(text)
+    raise _unknown_form(text, did_you_mean(base, EXAMPLES))
 
 
 def _own_name(base: str) -> str:
@@ -249,7 +252,7 @@ def _with_modifiers(method: Method, modifiers: Sequence[str], text: str) -> Meth
         elif every and method.every is None:
             method = replace(method, every=int(every[1]))
         else:
-            raise _unknown_form(text)
+            raise _unknown_form(text, did_you_mean(modifier, MODIFIERS))
     return method
 
 
@@ -265,8 +268,8 @@ def _as_text(percentage: float) -> str:
     return f"{percentage:.{_DECIMALS}f}".rstrip("0").removesuffix(".")
 
 
-def _unknown_form(text: str) -> UserError:
-    return UserError(f"method must be of the form {FORMS}; got {text!r}.")
+def _unknown_form(text: str, advice: str = "") -> UserError:
+    return UserError(f"method must be of the form {FORMS}; got {brief(text)}.{advice}")
 
 
 EQUAL = Method(kind="equal")

@@ -29,6 +29,16 @@ FORMS = (
 )
 """The names that a user may write, for messages and help texts."""
 
+EXAMPLES = (
+    *("equal", "fixed-10-90", "greedy-25", "conservative-25", "shift-greedy", "shift-conservative", "group-dro", "dwa"),
+    *("uw", "famo", "evidence", "log-loss", "dual-balancing", "flair-only", "t1-only"),
+    *("F50-T50", "F10-T90", "Ours-G-25", "Ours-C-25", "Simple-G", "Simple-C"),
+)
+"""A name of every method, the paper's included, to find what a user may have meant."""
+
+MODIFIERS = ("first-order", "eval", "batch", "every-4")
+"""What may follow the name of a method that votes, after a plus."""
+
 STATISTICS: dict[MetaTest, str] = {"eval": "running", "batch": "batch"}
 """The statistics of batch normalisation that a hypothetical step is judged on."""
 

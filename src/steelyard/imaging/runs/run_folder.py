@@ -7,12 +7,13 @@ JSON and CSV are read as such. A network that is named by import path is code: a
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, final
+from typing import Any, final, get_args
 
 from torch import nn
 
 from steelyard.errors import UserError
 from steelyard.files.records import read_json
+from steelyard.imaging.networks.accelerator import Accelerator
 from steelyard.imaging.networks.build import build_network, is_code
 from steelyard.imaging.networks.weights_file import check_size, load_weights
 from steelyard.imaging.runs.config import TrainingConfig
@@ -21,6 +22,7 @@ from steelyard.imaging.runs.split import Split, read_split
 CONFIG, SPLIT, ENVIRONMENT, FINISHED = "config.json", "split.json", "environment.json", "finished.json"
 EPOCHS, STEPS, METRICS, AUDIT = "epochs.csv", "steps.csv", "metrics.csv", "audit.json"
 CHECKPOINT, BEST, LAST = "checkpoint.pt", "best.safetensors", "last.safetensors"
+ACCELERATORS = "accelerators"  # in environment.json
 
 
 @final
@@ -65,6 +67,25 @@ class RunFolder:
         return (self.path / FINISHED).exists()
 
     @property
+    def has_epochs(self) -> bool:
+        """Whether an epoch was trained; a start that failed, or was stopped before, leaves none of these files."""
+        if any((self.path / name).exists() for name in (EPOCHS, CHECKPOINT, FINISHED, BEST, METRICS)):
+            return True
+        # A start records the machine before it writes the initial weights; weights alone are somebody's trained ones.
+        return (self.path / LAST).exists() and not (self.path / ENVIRONMENT).exists()
+
+    @property
+    def accelerator(self) -> str | None:
+        """The kind of device that trained the last epoch; `None` if the folder does not say."""
+        if not (self.path / ENVIRONMENT).exists():
+            return None
+        recorded = self.read(ENVIRONMENT).get(ACCELERATORS)
+        if not isinstance(recorded, list) or not recorded or not isinstance(recorded[-1], dict):
+            return None
+        kind = recorded[-1].get("kind")
+        return str(kind) if kind in get_args(Accelerator) else None
+
+    @property
     def weights(self) -> Path:
         """The weights file that the run is evaluated with."""
         if self.config.schedule == "plateau":
@@ -88,7 +109,7 @@ class RunFolder:
             )
         path = self.weights
         if not path.exists():
-            raise UserError(f"{path}: there are no weights; train the run first.")
+            raise UserError(f"{path}: there are no weights; train the run first, with `steelyard train`.")
         if not is_code(config.model):
             check_size(path, config.model, width=config.width, options=config.options)
         network = build_network(config.model, width=config.width, options=config.options)
@@ -116,7 +137,7 @@ class RunFolder:
         """
         path = self.path / name
         if not path.exists():
-            raise UserError(f"{path}: there is no such file; this is not a run folder.")
+            raise UserError(f"{path}: there is no such file; this is not a run folder. `steelyard train` makes one.")
         return read_json(path)
 
 

@@ -140,7 +140,7 @@ def _slices_of(job: TrainingJob, part: str, generator: torch.Generator) -> Slice
 def _check_folder(run: RunWriter, job: TrainingJob) -> None:
     """Refuse a folder that cannot be used, before anything is computed or written."""
     run.check_folder()
-    run.folder.check_same(job.config, job.split, job.slices.digests)
+    run.check_same(job.config, job.split, job.slices.digests)
 
 
 def _check_share(config: TrainingConfig) -> None:

@@ -22,6 +22,7 @@ from steelyard.files.locks import lock_folder
 from steelyard.files.records import as_csv, write_json
 from steelyard.imaging.runs.config import TrainingConfig
 from steelyard.imaging.runs.run_folder import (
+    ACCELERATORS,
     AUDIT,
     BEST,
     CHECKPOINT,
@@ -30,6 +31,7 @@ from steelyard.imaging.runs.run_folder import (
     EPOCHS,
     FINISHED,
     LAST,
+    SPLIT,
     STEPS,
     RunFolder,
     identity,
@@ -40,7 +42,6 @@ from steelyard.imaging.train.checkpoint import load_checkpoint
 from steelyard.imaging.train.records import EpochRecord, epoch_row, step_rows
 from steelyard.imaging.train.training_state import TrainingState
 
-_ACCELERATORS = "accelerators"  # in environment.json
 _PACKAGES = ("torch", "numpy", "scipy", "lightning", "nibabel", "SimpleITK", "deepbet", "safetensors", "monai")
 
 
@@ -93,26 +94,47 @@ class RunWriter:
                 raise UserError(f"{self.path}: {reason(error)}.") from error
 
     def begin(self, config: TrainingConfig, split: Split, digests: Mapping[str, str]) -> None:
-        """Write what the run is, or make sure that the folder holds this run.
+        """Write what the run is, or make sure that the folder holds this run; what a failed start left is replaced.
 
         Raises:
             UserError: The folder holds a run with other settings or other data.
         """
-        self.folder.check_same(config, split, digests)
+        self.check_same(config, split, digests)
+        if not self.folder.has_epochs:
+            self._remove_failed_start()
         for name, content in identity(config, split, digests).items():
             if not (self.path / name).exists():
                 write_json(self.path / name, content)
         if not (self.path / ENVIRONMENT).exists():
             write_json(self.path / ENVIRONMENT, describe_environment())
 
+    def check_same(self, config: TrainingConfig, split: Split, digests: Mapping[str, str]) -> None:
+        """Make sure that the run in the folder, if an epoch of it was trained, is this run.
+
+        Raises:
+            UserError: It has other settings or other data, or its config is not one of a run.
+        """
+        if self.folder.has_epochs:
+            self.folder.check_same(config, split, digests)
+        elif (self.path / CONFIG).exists():
+            _ = self.folder.config  # or a config.json of another program would be replaced
+
+    def _remove_failed_start(self) -> None:
+        """Remove what a start left that trained no epoch.
+
+        The config goes last: until then the folder counts as a run's, so a kill in between does no harm.
+        """
+        for name in (STEPS, AUDIT, LAST, ENVIRONMENT, SPLIT, CONFIG):
+            remove(self.path / name)
+
     def add_accelerator(self, accelerator: Mapping[str, Any]) -> None:
         """Add the device that trains from here on to environment.json; a resumed run may have several."""
         environment = self.folder.read(ENVIRONMENT)
-        earlier = environment.get(_ACCELERATORS)
+        earlier = environment.get(ACCELERATORS)
         if not isinstance(earlier, list):
             earlier = []
         if earlier[-1:] != [dict(accelerator)]:
-            write_json(self.path / ENVIRONMENT, environment | {_ACCELERATORS: [*earlier, dict(accelerator)]})
+            write_json(self.path / ENVIRONMENT, environment | {ACCELERATORS: [*earlier, dict(accelerator)]})
 
     def resume(self, state: TrainingState, *, may_write: bool = True) -> None:
         """Bring a state to the last checkpoint, and drop table rows that were written after it.

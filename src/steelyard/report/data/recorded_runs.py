@@ -42,7 +42,7 @@ def read_experiment_runs(folder: Path) -> list[RunRecord]:
             )
             runs.append(record)
     if not runs:
-        raise UserError(f"{folder}: holds no run.")
+        raise UserError(f"{folder}: holds no run; `steelyard experiment` makes a folder of runs.")
     return sorted_runs(runs)
 
 

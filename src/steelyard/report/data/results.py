@@ -218,7 +218,7 @@ def results_of_runs(runs: Sequence[RunRecord], *, availability: str = "all") -> 
     rows = []
     for run in runs:
         if not run.subjects:
-            raise UserError(f"{run.path}: has no metrics of a test subject; evaluate it first.")
+            raise UserError(f"{run.path}: has no metrics of a test subject; run `steelyard evaluate` first.")
         key = RunKey(run.method, folds.index(subjects_of_run[run.path]), run.seed)
         for row in run.metrics:
             if row["part"] != "test":

@@ -196,7 +196,7 @@ def read_runs(folders: Iterable[Path]) -> list[RunRecord]:
         if not (folder / CONFIG).exists():
             run_folders = sorted(path.parent for path in folder.rglob(CONFIG))
         if not run_folders:
-            raise UserError(f"{folder}: there is no run folder in it.")
+            raise UserError(f"{folder}: there is no run folder in it. `steelyard train` makes one.")
         paths |= dict.fromkeys(path.resolve() for path in run_folders)
     return sorted_runs([read_run(path) for path in paths])
 
