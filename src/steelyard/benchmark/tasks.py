@@ -108,8 +108,8 @@ def _bert() -> Parts:
         num_attention_heads=4,
         intermediate_size=512,
         max_position_embeddings=64,
-        num_labels=4,
     )
+    config.num_labels = 4
     model = BertForSequenceClassification(config).train()
     return Parts(
         model,
