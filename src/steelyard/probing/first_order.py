@@ -54,6 +54,9 @@ class FirstOrder(VoteProbe):
     With batch normalisation the step alone is judged, on running statistics that are left unchanged. What the step's
     own forward pass does to them is not part of a first-order vote: `InnerLoop` includes it.
 
+    A model that `fully_shard` has divided over ranks is measured by passes on the live model, which leave no trace. All
+    ranks then measure together, and nothing is shared with the outer step.
+
     Args:
         step: what Δ_d is: by the `optimizer`'s own rule and state, or `sgd`, the paper's plain −η∇L.
         meta_test: `eval` and `step` judge steps in evaluation mode, `batch` in each module's current mode.
