@@ -303,3 +303,10 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, capsys, path, arguments
 def test_the_first_case_must_be_plain():
     with pytest.raises(ValueError, match="the first case must be the plain step; got 'fixed'"):
         next(step_costs.measure_costs([Case(method="fixed")], rounds=1, report=print))
+
+
+def test_another_clock_than_that_on_the_wall():
+    ticks = itertools.count()
+    case = Case(network="unet-small", method="plain", with_memory=False)
+    (row,) = next(step_costs.measure_costs([case], rounds=2, report=print, clock=lambda: float(next(ticks))))
+    assert (row.milliseconds, row.time_ratio) == (1000.0, 1.0)  # every call lasts from one tick to the next

@@ -25,6 +25,7 @@ from steelyard.files.atomic import write_text
 from steelyard.processes.children import end_with_parent, starting_children
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of `mallopt`, from malloc.h
+Clock = Callable[[], float]
 SECONDS = 0.4  # in each round a case runs at least so long, and for at least two votes
 
 
@@ -61,7 +62,9 @@ class RoundTimes(NamedTuple):
     plain: float
 
 
-def measure_costs(cases: Sequence[Case], *, rounds: int, report: Callable[[str], None]) -> Iterator[list[StepCost]]:
+def measure_costs(
+    cases: Sequence[Case], *, rounds: int, report: Callable[[str], None], clock: Clock = time.perf_counter
+) -> Iterator[list[StepCost]]:
     """Measure the cases on one thread, and yield the rows of one network and number of domains after the other.
 
     Cases of one network and number of domains form a group, whose first case must be the plain step. Within a group
@@ -72,6 +75,7 @@ def measure_costs(cases: Sequence[Case], *, rounds: int, report: Callable[[str],
         cases: consecutive where they belong to one group.
         rounds: how often each case is timed.
         report: is called with one line on the progress.
+        clock: gives the seconds; `time.process_time` counts CPU time alone, for a machine that does other things too.
     """
     groups = []
     for _, consecutive in itertools.groupby(cases, key=lambda case: case.group):
@@ -87,7 +91,7 @@ def measure_costs(cases: Sequence[Case], *, rounds: int, report: Callable[[str],
         report(f"memory: {title}")
         memory_ratios = _memory_ratios(group)
         report(f"time: {title}")
-        times = _time_group(group, rounds=rounds)
+        times = _time_group(group, rounds=rounds, clock=clock)
         yield [_cost(case, times[case], memory_ratios.get(case)) for case in group]
 
 
@@ -133,42 +137,43 @@ def keep_freed_memory() -> None:
         mallopt(_MMAP_THRESHOLD, 2**25)  # the maximum of older versions
 
 
-def _time_group(group: Sequence[Case], *, rounds: int) -> dict[Case, list[RoundTimes]]:
+def _time_group(group: Sequence[Case], *, rounds: int, clock: Clock) -> dict[Case, list[RoundTimes]]:
     """Return the times of each case, by round."""
     steps = {case: make_step(case) for case in group}
     plain_step = steps[group[0]]
     repeats: dict[Case, int] = {}
     times: dict[Case, list[RoundTimes]] = {}
     for case, step in steps.items():
-        repeats[case] = _warm_up(case, step)
+        repeats[case] = _warm_up(case, step, clock)
         times[case] = []
     for round_number in range(rounds):
         for position in range(len(group)):
             case = group[(position + round_number) % len(group)]
-            times[case].append(_time_round(steps[case], plain_step, every=case.every, repeats=repeats[case]))
+            for_case = _time_round(steps[case], plain_step, every=case.every, repeats=repeats[case], clock=clock)
+            times[case].append(for_case)
     return times
 
 
-def _warm_up(case: Case, step: Step) -> int:
+def _warm_up(case: Case, step: Step, clock: Clock) -> int:
     """Take first steps, which include checks that are made once, and return how many votes a round should time."""
-    _seconds(step, max(2, case.every))
-    return max(2, round(SECONDS / _seconds(step, case.every)))
+    _seconds(step, max(2, case.every), clock)
+    return max(2, round(SECONDS / _seconds(step, case.every, clock)))
 
 
-def _time_round(step: Step, plain_step: Step, *, every: int, repeats: int) -> RoundTimes:
+def _time_round(step: Step, plain_step: Step, *, every: int, repeats: int, clock: Clock) -> RoundTimes:
     """Time a case in turn with plain steps, because the speed of a machine drifts within seconds."""
     case_seconds = plain_seconds = 0.0
     for _ in range(repeats):
-        case_seconds += _seconds(step, every)  # of these steps one votes
-        plain_seconds += _seconds(plain_step, 1)
+        case_seconds += _seconds(step, every, clock)  # of these steps one votes
+        plain_seconds += _seconds(plain_step, 1, clock)
     return RoundTimes(case_seconds / every / repeats, plain_seconds / repeats)
 
 
-def _seconds(step: Step, count: int) -> float:
-    start = time.perf_counter()
+def _seconds(step: Step, count: int, clock: Clock) -> float:
+    start = clock()
     for _ in range(count):
         step()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def _cost(case: Case, times: Sequence[RoundTimes], memory_ratio: float | None) -> StepCost:

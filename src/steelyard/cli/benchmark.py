@@ -1,5 +1,6 @@
 """`steelyard benchmark`: what a training step costs."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,8 @@ class Benchmark(Command):
     """Only these numbers of domains, for example `2 16`."""
     methods: Annotated[tuple[str, ...], default("all")] = ()
     """Only these methods, for example `first-order inner-loop`. The plain step is always measured."""
+    cpu_time: bool = False
+    """Measure CPU time instead of time on the clock, on a machine that does other things as well."""
     merge: bool = False
     """Keep the rows of an existing JSON file, except those that are measured anew. So a long benchmark can be run in
     parts."""
@@ -56,7 +59,8 @@ class Benchmark(Command):
         console = Console(stderr=True)
         with console.status("") as status:
             report = status.update if console.is_terminal else console.print
-            for group in measure_costs(cases, rounds=self.rounds, report=report):
+            clock = time.process_time if self.cpu_time else time.perf_counter
+            for group in measure_costs(cases, rounds=self.rounds, report=report, clock=clock):
                 costs = merge_costs(costs, group)
                 write_costs(self.out, costs)
         for draw, picture in zip((draw_scaling, draw_peers), self._pictures, strict=True):
