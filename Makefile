@@ -15,7 +15,7 @@ CORE := batches.py measurement.py weighting probing training sampling
 CORE_TESTS := tests/test_batches.py tests/test_public_api.py tests/weighting tests/probing \
 	tests/training tests/sampling tests/contract tests/golden tests/parity tests/learning $(addprefix src/steelyard/,$(CORE))
 
-.PHONY: demo check format quick test evidence fuzz docs snapshots same-bits
+.PHONY: demo check format quick test frameworks evidence fuzz docs snapshots same-bits
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -49,6 +49,10 @@ quick: $(QUICK_INSTALLED)
 
 test: check
 	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term-missing:skip-covered
+
+# Frameworks from their own command lines: longer than the default tests, and run on each change as well.
+frameworks: $(INSTALLED)
+	$(BIN)/python -m pytest -q -m framework tests/integrations
 
 evidence: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow

@@ -252,7 +252,7 @@ class nnUNetTrainerShort(nnUNetTrainerDomains):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.framework
 def test_the_commands_of_nnunet(tmp_path):
     """Plan, preprocess, train by the trainer's name, and predict, as in docs/nnunet.md."""
     nibabel = pytest.importorskip("nibabel")
