@@ -32,8 +32,8 @@ def test_a_step_of_a_first_order_vote_runs_code_in_at_most_23_files():
     model = smooth()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     judge = balancer(probe=sy.FirstOrder(), loss=nn.functional.mse_loss)
-    for _ in range(2):  # the first vote compares, audits and yields scores
-        assert len(files_run(lambda: judge(model, batch(), optimizer).backward())) <= 23
+    for most in (27, 23):  # the first vote compares, audits and yields scores as well
+        assert len(files_run(lambda: judge(model, batch(), optimizer).backward())) <= most
 
 
 def test_probing_has_at_most_14_modules():
