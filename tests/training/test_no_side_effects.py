@@ -1,4 +1,7 @@
-"""Apart from the returned loss's own forward pass, a call leaves everything bit-identical."""
+"""Apart from the returned loss's own forward pass, a call leaves everything bit-identical.
+
+Under dropout a shared vote's passes are that forward pass: `test_shared_dropout.py` looks at them.
+"""
 
 import copy
 import random
