@@ -114,8 +114,8 @@ def print_escapes():
 
 
 def test_a_fault_point_ends_a_command_where_it_says(bench, tmp_path):
-    out, counter = tmp_path / "run", tmp_path / "changes"
     for fault, code in (("kill", -9), ("torn", -25)):
+        out, counter = tmp_path / fault, tmp_path / f"changes-{fault}"  # the second start would tidy up after the first
         point = FaultPoint(out=out, counter=counter, at=4, fault=fault, torn_after=7)
         command = ("train", bench.material.bids, out, *TRAINING)
         assert bench.nursery.steelyard(*command, folder=tmp_path, fault=point).code == code
