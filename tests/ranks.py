@@ -6,6 +6,8 @@ import socket
 import torch
 from torch import distributed, multiprocessing
 
+import hidden_folders  # noqa: F401
+
 RANKS = 2
 
 

@@ -115,11 +115,11 @@ def print_escapes():
 
 def test_a_fault_point_ends_a_command_where_it_says(bench, tmp_path):
     for fault, code in (("kill", -9), ("torn", -25)):
-        out, counter = tmp_path / fault, tmp_path / f"changes-{fault}"  # the second start would tidy up after the first
-        point = FaultPoint(out=out, counter=counter, at=4, fault=fault, torn_after=7)
+        out, counter = tmp_path / fault, tmp_path / f"changes-{fault}"
+        point = FaultPoint(out=out, counter=counter, at=10, fault=fault, torn_after=7)
         command = ("train", bench.material.bids, out, *TRAINING)
         assert bench.nursery.steelyard(*command, folder=tmp_path, fault=point).code == code
-        assert point.changes == 4
+        assert point.changes == 10  # the first file that is written
         counter.unlink()
     assert [path.stat().st_size for path in out.glob(".*.part")] == [7]
 
