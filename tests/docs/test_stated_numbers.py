@@ -53,7 +53,6 @@ def test_the_page_states_what_is_lost_as_measured():
 
 
 COMPARED = ("evidence", "evidence-task", "equal@best", "sweep")
-OTHERS = ("sqrt-n", "greedy-25", "conservative-25", "group-dro", "uw", "dwa", "famo", "inverse-loss", "dual-balancing")
 
 
 def test_the_pages_state_the_trials_as_they_ended(tmp_path):
@@ -65,7 +64,6 @@ def test_the_pages_state_the_trials_as_they_ended(tmp_path):
     tables = {
         "short": short_table(results, COMPARED),
         "regret": wide_table(results, COMPARED),
-        "methods": short_table(results, OTHERS),
         "audit": audit_table(results, "evidence"),
     }
     again = page
