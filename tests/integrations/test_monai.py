@@ -54,6 +54,23 @@ def test_exact_votes(norm, batch_dice):
     assert balancer.last.measured == pytest.approx(expected, rel=1e-5)
 
 
+def test_a_resumed_run_equals_an_uninterrupted_one():
+    torch.manual_seed(0)
+    whole = unet()
+    stopped = copy.deepcopy(whole)
+    criterion = dice()
+    batches = [make_batch(seed) for seed in range(6)]
+    expected = train(whole, sy.Balancer(DOMAINS, loss=criterion), batches)
+    saved = train(stopped, sy.Balancer(DOMAINS, loss=criterion), batches[:3]).state_dict()
+    resumed = sy.Balancer(DOMAINS, loss=criterion)
+    resumed.load_state_dict(copy.deepcopy(saved))
+    train(stopped, resumed, batches[3:])
+    assert resumed.weights == expected.weights
+    assert torch.equal(resumed.transfer.mean, expected.transfer.mean)
+    for parameter, other in zip(stopped.parameters(), whole.parameters(), strict=True):
+        assert torch.equal(parameter, other)
+
+
 REASONS = {
     ("INSTANCE", False): None,
     ("INSTANCE", True): "the gradients of the loss of domain 'a' are not those of a mean over samples",

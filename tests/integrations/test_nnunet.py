@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import steelyard as sy
+from toys import reference_hypothetical_losses
 
 pytest.importorskip("nnunetv2")
 with warnings.catch_warnings():
@@ -140,6 +141,26 @@ def test_votes_are_cast_on_gathered_samples(dataset):
     # A vote needs two samples of each domain: they are there in the third step, and again in the sixth.
     assert tally["updated"] + tally.get("a tie", 0) == 2
     assert int(trainer.balancer.transfer.count.max()) == 2
+
+
+class Exact(nnUNetTrainerDomains):
+    def make_balancer(self, domains):
+        return sy.Balancer(domains, loss=self.loss, weighting=sy.DirichletVote(), probe=sy.InnerLoop())
+
+
+def test_hypothetical_losses_equal_a_reference(dataset):
+    """Four samples in a batch: each domain has one to step from and one to judge by, at two resolutions."""
+    trainer = make_trainer(Exact)
+    samples = make_batch("oslo_0", "rome_0", "oslo_1", "rome_1")
+    halves = {}
+    for name, (first, second) in {"oslo": (0, 2), "rome": (1, 3)}.items():
+        halves[name] = tuple(
+            (samples["data"][[row]], [target[[row]] for target in samples["target"]]) for row in (first, second)
+        )
+    trainer.network.train()
+    expected = reference_hypothetical_losses(trainer.network, trainer.optimizer, halves, loss=trainer.loss)
+    trainer.train_step(samples)
+    assert trainer.balancer.last.measured == pytest.approx(expected, rel=1e-5)
 
 
 def test_learned_weights_change_the_training(dataset):
