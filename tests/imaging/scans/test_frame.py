@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from steelyard.errors import UserError
 from steelyard.imaging.scans.frame import Frame
@@ -81,3 +82,16 @@ def test_without_a_shape_the_whole_plane_is_seen():
 def test_impossible_frames_are_refused(wrong):
     with pytest.raises(UserError):
         Frame(**wrong)
+
+
+def test_planes_have_the_same_bits_whatever_the_number_of_threads():
+    brain = ball(shape=(240, 256, 48), spacing=(1.0, 1.0, 3.0), centre=(120, 128), radius_mm=70.0)
+    values = np.random.default_rng(0).normal(size=brain.voxels.shape).astype(np.float32)
+    placement = Frame(shape=(96, 80), pixel_mm=2.0).place(brain)
+    planes, back = [], []
+    for threads in (1, 2):
+        with threadpool_limits(threads, user_api="blas"):
+            planes.append(placement.cut(values, range(48)))
+            back.append(placement.back(planes[0]))
+    assert np.array_equal(*planes)
+    assert np.array_equal(*back)

@@ -16,9 +16,11 @@ also moves masks (nearest neighbour, `runs/slice_settings.py`), at every step an
 
 import math
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 
 from steelyard.errors import UserError
 from steelyard.files.checks import brief, check_number
@@ -120,7 +122,8 @@ class Placement:
     def cut(self, voxels: NDArray[np.generic], indices: range) -> Matrix:
         """Return axial planes as slices × rows × columns, anterior up; zeros where the frame leaves the scan."""
         planes = np.transpose(voxels[:, :, indices.start : indices.stop], (2, 1, 0))[:, ::-1].astype(np.float32)
-        return np.ascontiguousarray(self.rows @ planes @ self.columns.T)
+        with _one_thread().limit(limits=1, user_api="blas"):
+            return np.ascontiguousarray(self.rows @ planes @ self.columns.T)
 
     def cut_mask(self, voxels: NDArray[np.bool_], indices: range) -> NDArray[np.bool_]:
         """Return a mask resampled to the frame's planes: where at least half of a pixel is inside.
@@ -131,8 +134,18 @@ class Placement:
 
     def back(self, planes: Matrix) -> Matrix:
         """Return planes as voxels on the scan's own grid, as deep as there are planes."""
-        back = self.rows_back @ planes.astype(np.float32, copy=False) @ self.columns_back.T
+        with _one_thread().limit(limits=1, user_api="blas"):
+            back = self.rows_back @ planes.astype(np.float32, copy=False) @ self.columns_back.T
         return np.transpose(back[:, ::-1], (2, 1, 0))
+
+
+@cache
+def _one_thread() -> ThreadpoolController:
+    """Limits the threads of matrix products, because their last bits depend on the number of threads.
+
+    The same scan must give the same planes in every process: a run knows its subjects by a digest of them.
+    """
+    return ThreadpoolController()
 
 
 def _is_shape(shape: object) -> bool:
