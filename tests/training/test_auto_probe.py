@@ -275,3 +275,12 @@ def test_the_step_alone_is_judged_unless_votes_are_counted():
     assert sy.Balancer(("a", "b"), loss=mse_loss, probe=sy.InnerLoop()).probe.meta_test == "step"
     assert sy.Balancer(("a", "b"), loss=mse_loss, probe=sy.InnerLoop(meta_test="eval")).probe.meta_test == "eval"
     assert sy.paper_balancer(("a", "b"), loss=mse_loss).probe.meta_test == "eval"
+
+
+def test_votes_of_many_domains_become_rarer_still_where_nothing_can_be_shared():
+    names = tuple("abcde")
+    model = smooth()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    balancer = sy.Balancer(names, loss=lambda o, y: mse_loss(o, y, reduction="sum"))
+    balancer(model, batch((4,) * 5, names=names), optimizer)
+    assert (balancer.probe.every, balancer.probe.warm_up) == (10, 100)

@@ -99,9 +99,9 @@ class AutoProbe(nn.Module):
             return None
         return self.make(Choice(*from_bytes(choice)))
 
-    def cannot_share(self, probe: Probe | None) -> bool:
-        """Whether votes on every step were chosen, and their gradients turn out not to be shared."""
-        if not self.automatic or not isinstance(probe, FirstOrder) or probe.every > 1:
+    def cannot_share(self, probe: Probe | None, domains: int) -> bool:
+        """Whether frequent votes were chosen, and their gradients turn out not to be shared."""
+        if not self.automatic or not isinstance(probe, FirstOrder) or probe.every >= _rare(domains):
             return False
         return bool(probe.reuse.refused)
 
@@ -109,7 +109,7 @@ class AutoProbe(nn.Module):
         """Go on with a vote every so often. Ranks do it together, and remember it in the same words."""
         assert isinstance(probe, FirstOrder)  # noqa: S101
         reason = "gradients cannot be shared (probe.reuse.reason says why), so a vote takes extra passes"
-        choice = _first_order_votes(probe.step, max(8, 2 * domains), reason)
+        choice = _first_order_votes(probe.step, _rare(domains), reason)
         probe.every, probe.warm_up = choice.arguments["every"], choice.arguments["warm_up"]
         probe.reuse.refused.fill_(True)
         self._remember(choice)
@@ -131,6 +131,11 @@ class AutoProbe(nn.Module):
 def _exact_votes(step: str, every: int, reason: str) -> Choice:
     arguments = {"step": step, "meta_test": "step", "every": every, "warm_up": _WARM_UP, "reuse": "detect"}
     return Choice("InnerLoop", arguments, f"{reason}; every {every} steps, because a vote takes extra passes")
+
+
+def _rare(domains: int) -> int:
+    """The interval of votes that take extra passes; without shared gradients these grow with the domains."""
+    return max(8, 2 * domains)
 
 
 def _first_order_votes(step: str, every: int, reason: str) -> Choice:

@@ -18,7 +18,7 @@ from steelyard.training.audit import Audit, audit_domains
 from steelyard.training.auto_probe import AutoProbe, choose_probe
 from steelyard.training.call import Call
 from steelyard.training.counters import Counters, restored_on_error
-from steelyard.training.distributed import agree, is_shared, run_once
+from steelyard.training.distributed import agree, is_shared, on_any_rank, run_once
 from steelyard.training.domain_losses import DomainLosses, Forward, Loss, Objective, complete, weighted_loss
 from steelyard.training.outer_pass import outer_losses
 from steelyard.training.scalars import log_scalars
@@ -146,7 +146,7 @@ class Balancer(nn.Module):
         return audit_domains(self.domains, *measured, weights=self.weights, shares=self.shares)
 
     def scalars(self, prefix: str = "") -> dict[str, float]:
-        """Losses, weights, shares, transfer and flags of the last call as plain numbers, for any logger.
+        """Plain numbers for any logger: this rank's last losses, weights and shares now, mean transfer and flags.
 
         Args:
             prefix: of every name, such as `train/`.
@@ -239,7 +239,8 @@ class Balancer(nn.Module):
         """Choose the probe at the first call in training."""
         if self.auto.automatic and self.probe is None and isinstance(call.optimizer, Optimizer):
             losses, needed = self.domain_losses, self.weighting.statistic
-            choice = choose_probe(needed, call.model, losses, call.optimizer, held_out=call.held_out is not None)
+            held_out = on_any_rank(call.held_out is not None, self._group, next(call.model.parameters()).device)
+            choice = choose_probe(needed, call.model, losses, call.optimizer, held_out=held_out)
             self._set_probe(self.auto.make(choice))
 
     def _set_probe(self, probe: Probe | None) -> None:
@@ -256,7 +257,7 @@ class Balancer(nn.Module):
 
     def _update(self, finding: Finding, call: Call, *, yields_scores: bool = False) -> tuple[Finding, Update]:
         """Let the weights follow the measurement, on all ranks alike."""
-        cannot_share, ranks_apart = self.auto.cannot_share(self.probe), False
+        cannot_share, ranks_apart = self.auto.cannot_share(self.probe, len(self.domains)), False
         if is_shared(self._group):
             names = set(call.batch)
             if self.probe is not None and self.probe.gathering is not None:

@@ -76,6 +76,13 @@ def is_shared(group: distributed.ProcessGroup | None) -> bool:
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size(group) > 1
 
 
+def on_any_rank(flag: bool, group: distributed.ProcessGroup | None, device: torch.device) -> bool:
+    """Whether a flag is set on any rank; all ranks must ask."""
+    if not is_shared(group):
+        return flag
+    return any(bool(row) for row in _gather_rows(torch.tensor([flag], dtype=torch.float64), group, device))
+
+
 class Agreement(NamedTuple):
     """What the ranks agree on.
 
