@@ -1,5 +1,7 @@
 """Two ranks whose probe is chosen: both vote on the same steps, or one would wait for the other for ever."""
 
+from contextlib import suppress
+
 import pytest
 import torch
 from test_distributed_votes import run
@@ -48,3 +50,31 @@ def test_ranks_vote_less_often_together(results):
     assert every == 8
     assert "gradients cannot be shared" in description
     assert tally["not due on this step"] == STEPS - WARM_UP - (STEPS - WARM_UP) // every
+
+
+def fail_between_votes(rank):
+    """The first rank fails on a step without a vote, and both skip its batch."""
+    torch.manual_seed(0)
+    model = smooth()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    failing = []
+
+    def loss(outputs, targets):
+        if failing:
+            raise RuntimeError("out of memory")
+        return mse_loss(outputs, targets)
+
+    balancer = sy.Balancer(("a", "b"), loss=loss, probe=sy.FirstOrder(every=3))
+    weights = []
+    for step in range(12):
+        failing[:] = [True] if rank == 0 and step == 4 else []
+        with suppress(RuntimeError):
+            take_step(balancer(model, batch(seed=100 * rank + step), optimizer), optimizer)
+        weights.append(balancer.weights)
+    return weights, balancer.tally, balancer.counters.batches, int(balancer.probe.steps)
+
+
+def test_a_rank_that_fails_between_votes_stays_in_step(tmp_path):
+    first, second = run(tmp_path, fail_between_votes)
+    assert first == second
+    assert first[1]["not due on this step"] == 8

@@ -102,7 +102,6 @@ class Balancer(nn.Module):
         self.last: StepReport | None = None
         self._group = process_group
         self.auto = AutoProbe(automatic=probe == "auto" and weighting.statistic not in _UNMEASURED)
-        self._ranks_agreed = False  # whether the ranks have cast this step's vote together
         weighting.start(names)
         self.register_buffer("_signature", arguments.as_bytes(self._settings()))
         self.register_buffer("_format", torch.tensor(arguments.FORMAT))
@@ -180,11 +179,12 @@ class Balancer(nn.Module):
         factors = arguments.checked_factors(batch, self.domains)
         call = Call(model, present, optimizer, held_out, factors)
         learning = self.training and torch.is_grad_enabled()
-        self._ranks_agreed = False
         if learning and measure:
             self._choose_if_due(call)  # it stays if this call fails
         own_tensors = [*self.counters.buffers(), *self.valuation.buffers()]
-        with restored_on_error(own_tensors, self.weighting, self.probe, unless=lambda: self._ranks_agreed):
+        # Other ranks count this step whatever happens here: a rank that undid it would vote on other steps.
+        several = is_shared(self._group)
+        with restored_on_error(own_tensors, self.weighting, self.probe, unless=lambda: several):
             if learning:
                 self.counters.note_presence(present)
             if learning and measure:
@@ -272,7 +272,6 @@ class Balancer(nn.Module):
                 group=self._group,
                 device=device,
             )
-            self._ranks_agreed = True
         if cannot_share:
             self.auto.vote_less_often(self.probe, len(self.domains))
         if ranks_apart:

@@ -138,7 +138,7 @@ def restored_on_error(
         own_tensors: the balancer's own counters, and what it has measured.
         weighting: its votes and weights.
         probe: its number of steps, and the samples it has gathered.
-        unless: whether nothing may be undone any more, because other ranks have cast the same vote and keep it.
+        unless: whether nothing may be undone, because other ranks count the step.
     """
     tensors = [*own_tensors, *_state_tensors(weighting)]
     gathering: Gathering | None = None
