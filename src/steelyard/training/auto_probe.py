@@ -150,7 +150,7 @@ def _sharded_votes(domains: int, optimizer: Optimizer) -> Choice:
     except TypeError:
         step = "sgd"
         reason += f" and takes plain gradient steps, because {type(optimizer).__name__} may need whole parameters"
-    return _first_order_votes(step, max(8, 2 * domains), reason)
+    return _first_order_votes(step, _rare(domains), reason)
 
 
 def _obstacle(model: nn.Module, losses: Losses) -> str:

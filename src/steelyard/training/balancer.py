@@ -183,8 +183,8 @@ class Balancer(nn.Module):
             self._choose_if_due(call)  # it stays if this call fails
         own_tensors = [*self.counters.buffers(), *self.valuation.buffers()]
         # Other ranks count this step whatever happens here: a rank that undid it would vote on other steps.
-        several = is_shared(self._group)
-        with restored_on_error(own_tensors, self.weighting, self.probe, unless=lambda: several):
+        undo = not is_shared(self._group)
+        with restored_on_error(own_tensors, self.weighting, self.probe, undo=undo):
             if learning:
                 self.counters.note_presence(present)
             if learning and measure:

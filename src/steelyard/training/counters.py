@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -128,7 +128,7 @@ def _level_of_caller() -> int:
 
 @contextmanager
 def restored_on_error(
-    own_tensors: Sequence[Tensor], weighting: Weighting, probe: Probe | None, *, unless: Callable[[], bool]
+    own_tensors: Sequence[Tensor], weighting: Weighting, probe: Probe | None, *, undo: bool
 ) -> Iterator[None]:
     """If a call raises, undo what it has counted and learned.
 
@@ -138,7 +138,7 @@ def restored_on_error(
         own_tensors: the balancer's own counters, and what it has measured.
         weighting: its votes and weights.
         probe: its number of steps, and the samples it has gathered.
-        unless: whether nothing may be undone, because other ranks count the step.
+        undo: whether to; not where other ranks count the step.
     """
     tensors = [*own_tensors, *_state_tensors(weighting)]
     gathering: Gathering | None = None
@@ -152,7 +152,7 @@ def restored_on_error(
     try:
         yield
     except BaseException:
-        if unless():
+        if not undo:
             raise
         with torch.no_grad():
             for tensor, tensor_copy in zip(tensors, tensor_copies, strict=True):
