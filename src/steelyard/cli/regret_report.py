@@ -33,13 +33,13 @@ _SHORT_CAPTION = (
 
 def short_figure(results: Sequence[TrialResult]) -> ReportFigure:
     """Return the answer as a picture: a row for each kind of fault; without a row if nothing can be compared."""
-    shown = []
+    plotted = []
     for summary in summarise_kinds(results, _shown_methods(gains(results))):
         gain = summary.gain
-        shown.append(
+        plotted.append(
             Gain(panel="All problems", row=summary.kind, method=summary.method, mean=gain.mean, reach=gain.reach)
         )
-    return gains_figure(shown, title="Gain by kind of fault", caption=_SHORT_CAPTION, name="in_short")
+    return gains_figure(plotted, title="Gain by kind of fault", caption=_SHORT_CAPTION, name="in_short")
 
 
 def regret_report(results: Sequence[TrialResult]) -> Report:
@@ -47,9 +47,9 @@ def regret_report(results: Sequence[TrialResult]) -> Report:
     estimates = gains(results)
     figures = []
     if estimates:
-        shown = ordered(map(_gain, estimates, estimates.values()), _shown_methods(estimates))
+        plotted = ordered(map(_gain, estimates, estimates.values()), _shown_methods(estimates))
         figures.append(short_figure(results))
-        figures.append(gains_figure(shown, title="Gain over equal weights", caption=_CAPTION))
+        figures.append(gains_figure(plotted, title="Gain over equal weights", caption=_CAPTION))
     tables = []
     for table in summary_tables(results):
         tables.append(PageTable(title=table.title, headings=table.headings, rows=table.rows, note=table.note))

@@ -89,7 +89,7 @@ class Suspects(FullPrecision):
 
     def kept_shares(self, least: float) -> Tensor:
         """What each domain keeps of its share: 1, or less for a suspect after step 2 t_e, but not below `least`."""
-        kept = torch.ones(len(self.suspected), dtype=torch.float64)
+        parts = torch.ones(len(self.suspected), dtype=torch.float64)
         if self.progress.time > _PATIENCE:
-            kept[self.suspected.cpu()] = max(least, _PATIENCE / self.progress.time)
-        return kept
+            parts[self.suspected.cpu()] = max(least, _PATIENCE / self.progress.time)
+        return parts

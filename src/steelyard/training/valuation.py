@@ -56,8 +56,8 @@ class Valuation(nn.Module):
     def weights_for(self, shares: Sequence[float]) -> tuple[float, ...]:
         """The weights of the losses for these shares of the update; distrusted domains get part of their own."""
         parts = torch.tensor(shares, dtype=torch.float64)
-        kept = self.suspects.kept_shares(self.noisy_share)
-        parts = torch.where(self.distrusted.cpu(), kept * parts, parts)
+        remaining_parts = self.suspects.kept_shares(self.noisy_share)
+        parts = torch.where(self.distrusted.cpu(), remaining_parts * parts, parts)
         return self.transfer.weights_for((parts / parts.sum()).tolist())
 
     def measurement(self, finding: Finding, step: int) -> Measurement:

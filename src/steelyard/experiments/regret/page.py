@@ -90,8 +90,8 @@ def _kind_cells(summary: KindSummary) -> tuple[str, ...]:
     closed = ""
     if summary.closed is not None:
         closed = f"{summary.closed:.0%}"
-    shown = [f"{count} of {summary.rows}" for count in (summary.gaining, summary.losing)]
-    return summary.kind, summary.method, str(summary.gain), *shown, closed
+    counts = [f"{count} of {summary.rows}" for count in (summary.gaining, summary.losing)]
+    return summary.kind, summary.method, str(summary.gain), *counts, closed
 
 
 def short_table(results: Sequence[TrialResult], methods: Sequence[str]) -> str:
